@@ -47,6 +47,10 @@ BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_e
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
 # What the CPU backend does with this machine's vectors, which a build for any machine has not.
 NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
+# A processor with AVX-512 has the code for those without, too.
+ifneq ($(shell grep -sw avx512f /proc/cpuinfo),)
+NATIVE += build/no_avx512/test_gemm build/no_avx512/test_contract
+endif
 MORE  := $(BOTH) tests/emulator/run.sh tests/fuzz/run.sh $(UNIT:%=build/%) $(NATIVE) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh
 
@@ -254,6 +258,10 @@ build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h te
 build/native/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
 	@mkdir -p build/native
 	$(CC) $(TESTFLAGS) -march=native $< -o $@ -lm
+
+build/no_avx512/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
+	@mkdir -p build/no_avx512
+	$(CC) $(TESTFLAGS) -march=native -mno-avx512f $< -o $@ -lm
 
 build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
 	@mkdir -p build/sanitized

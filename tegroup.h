@@ -131,16 +131,17 @@
  *   [98] moe/count.h              Counts of groups
  *   [99] moe/router_scheme.h      Router schemes
  *   [100] moe/router.h             Router
- *   [101] moe/permutation.h        Permute and combine
- *   [102] moe/export.h             Layouts of other libraries
- *   [103] moe/skew.h               Skew of a routing
- *   [104] moe/layer_formats.h      MoE layer: formats
- *   [105] moe/layer_rules.h        MoE layer: rules
- *   [106] moe/layer_plan.h         MoE layer: plan
- *   [107] moe/layer.h              MoE layer
- *   [108] ep/places.h              Expert parallelism: where rows go
- *   [109] ep/sizes.h               Expert parallelism: sizes
- *   [110] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [101] moe/permutation.h        Permutation
+ *   [102] moe/permute.h            Permute and combine
+ *   [103] moe/export.h             Layouts of other libraries
+ *   [104] moe/skew.h               Skew of a routing
+ *   [105] moe/layer_formats.h      MoE layer: formats
+ *   [106] moe/layer_rules.h        MoE layer: rules
+ *   [107] moe/layer_plan.h         MoE layer: plan
+ *   [108] moe/layer.h              MoE layer
+ *   [109] ep/places.h              Expert parallelism: where rows go
+ *   [110] ep/sizes.h               Expert parallelism: sizes
+ *   [111] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1985,7 +1986,7 @@ typedef struct tegroup_moe_format {
  *             experts        fc1, activation times the row's weight, fc2
  *             combine        Y[t] = the sum of token t's rows, in the order of its choices
  *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
- *             gradient of the weights, through the router to that of the logits
+ *             gradient of the weights, through the router to that of the logits (of given_weights, as it is)
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
  *
  * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
@@ -2050,6 +2051,12 @@ typedef struct tegroup_moe_desc {
     int64_t         expert_capacity; /* rows that each expert has room for, such as tokens * k / experts times a factor:
                                         buffers hold experts * expert_capacity, and choices beyond an expert's own have
                                         no row. 0 = no such limit; else capacity is 0. As planned, or smaller      */
+    tegroup_matrix  given_weights; /* in  [tokens, k], F64 where tokens are, else F32: with router.scheme.given_indices
+                                      the routing of the caller's own. Nothing is routed then: but for k and these
+                                      indices all of router, and grad_logits, must be absent, zero or NULL. A choice
+                                      whose index is no expert has no row. Absent = the router's                  */
+    tegroup_matrix  grad_weights;  /* out the gradient of given_weights, with their shape and dtype, packed; 0 for
+                                      choices without a row. Just with given_weights; absent = not wanted         */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -2074,6 +2081,8 @@ typedef struct tegroup_moe_planned {
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
+    int32_t       given;        /* weights and indices are the caller's own                                       */
+    int32_t       wants_grad_weights; /* of those, or on the way to grad_logits                                   */
     int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
@@ -7005,6 +7014,10 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 #define TEGROUP_IMPL_UNROLL
 #endif
 
+/* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
+ * room holds. */
+#define TEGROUP_IMPL_FEW 12
+
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
             b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,
@@ -7035,8 +7048,13 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_FEW 6      /* no more rows, nor than MICRO_M, are multiplied by lines as these are transposed */
-#define TEGROUP_IMPL_PIECE_K 64 /* of as much of k: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
+#if defined(__AVX512VL__)
+#define TEGROUP_IMPL_ANY_REGISTER "+v"
+#else
+#define TEGROUP_IMPL_ANY_REGISTER "+x"
+#endif
 typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint32_t tegroup_impl_oct_bits __attribute__((vector_size(32)));
@@ -7108,6 +7126,14 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
     }
 }
 
+/* Asks the second cache for a cache line of each. Hardware foresees what a stream reads within a page; eight lines are
+ * eight streams, each soon over. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
+    int32_t i;
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
+}
+
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
                                                      int32_t k, int32_t width, float *panel) {
@@ -7122,14 +7148,33 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const 
     }
 }
 
+/* All whole eights of `lines` lines, a cache line of each in turn, so that it is read once and rows of the panel are
+ * written from end to end; returned is how many lines these are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_eights(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                         int32_t lines, int32_t k, int32_t width, float *panel) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8, most = 64 / bytes, piece = k < most ? k : most;
+    int32_t kk, i;
+    for (kk = 0; kk < k; kk += piece) {
+        if (kk > k - piece) kk = k - piece;
+        for (i = 0; i + 8 <= lines; i += 8) {
+            const char *from = at + i * stride_bytes + kk * bytes;
+            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes, 8); /* for the next panel */
+            tegroup_impl_cpu_pack_eight(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
+        }
+    }
+    return lines / 8 * 8;
+}
+
 /* sums[rows][8 * groups lines] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last eight lines are
  * multiplied in their registers. Of two groups the first waits in the panel: two chains of additions, in turn, take no
  * longer than one. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t rows, int32_t groups, const char *at,
                                                     int64_t stride_bytes, int32_t k, const float *a, float *panel,
                                                     float *sums) {
-    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1;
-    tegroup_impl_oct s[TEGROUP_IMPL_FEW][2];
+    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1,
+                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
+    const int64_t next = 8 * groups * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
+    tegroup_impl_oct s[TEGROUP_IMPL_MICRO_M][2];
     int32_t k0, kk, i, r, g;
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
@@ -7142,6 +7187,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
         if (packed) tegroup_impl_cpu_pack_eight(dtype, at, stride_bytes, TEGROUP_IMPL_PIECE_K, 8, panel);
         for (kk = 0; kk < TEGROUP_IMPL_PIECE_K; kk += step) {
             tegroup_impl_oct v[16];
+            if (kk * bytes % 64 == 0)
+                tegroup_impl_cpu_foresee(at + kk * bytes + ahead + ((k0 + kk) * bytes + ahead < k * bytes ? 0 : next),
+                                         stride_bytes, 8 * groups);
             tegroup_impl_cpu_transpose(dtype, at + 8 * packed * stride_bytes + kk * bytes, stride_bytes, v);
             TEGROUP_IMPL_UNROLL
             for (i = 0; i < step; i++, a += TEGROUP_IMPL_MICRO_M) {
@@ -7151,8 +7199,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
                     s[r][packed] += a[r] * v[i];
                     /* A compiler that saw the next product of the chain might change their order, or, as gcc does for
                      * AMD's processors, fuse none of a chain's additions. */
-                    __asm__("" : "+x"(s[r][packed]));
-                    if (packed) __asm__("" : "+x"(s[r][0]));
+                    __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][packed]));
+                    if (packed) __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][0]));
                 }
             }
         }
@@ -7164,20 +7212,28 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
     }
 }
 
-/* The same for `lines` lines and any number of rows from 1 to FEW. */
+/* The same for `lines` lines and any number of rows from 1 to FEW; A's panels are a_k deep. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t m, int32_t lines, const char *at,
-                                                   int64_t stride_bytes, int32_t k, const float *a, float *panel,
-                                                   float *sums) {
+                                                   int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
+                                                   float *panel, float *sums) {
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M };
     const int32_t groups = dtype == TEGROUP_DTYPE_F32 ? 1 : 2; /* four bytes take longer to be read than to be added */
-    int32_t j;
-    for (j = 0; j < lines; j += 8 * groups) {
-        const char *from = at + j * stride_bytes;
-        if (m > 4)
-            tegroup_impl_cpu_few_typed(dtype, TEGROUP_IMPL_FEW, groups, from, stride_bytes, k, a, panel, sums + j);
-        else if (m > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, a, panel, sums + j);
-        else if (m > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, a, panel, sums + j);
-        else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, a, panel, sums + j);
-    }
+    int32_t i, j;
+    for (j = 0; j < lines; j += 8 * groups)
+        for (i = 0; i < m; i += MICRO_M) {
+            const char *from = at + j * stride_bytes;
+            const float *rows = a + i * a_k;
+            const int32_t left = m - i;
+            float *to = sums + i * TEGROUP_IMPL_CPU_TILE_N + j;
+            if (MICRO_M > 6 && left > 8)
+                tegroup_impl_cpu_few_typed(dtype, MICRO_M, groups, from, stride_bytes, k, rows, panel, to);
+            else if (MICRO_M > 6 && left > 6)
+                tegroup_impl_cpu_few_typed(dtype, 8, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 4) tegroup_impl_cpu_few_typed(dtype, 6, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, rows, panel, to);
+            else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, rows, panel, to);
+        }
 }
 
 /* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
@@ -7190,26 +7246,26 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     if (m > TEGROUP_IMPL_FEW || lines % 16 != 0 || stride_k != 1 || tegroup_impl_cpu_step(dtype) == 0) return 0;
     stride_line *= bytes;
     if (dtype == TEGROUP_DTYPE_F32)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, panel, sums);
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, k, panel, sums);
     else if (dtype == TEGROUP_DTYPE_BF16)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, panel, sums);
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, k, panel, sums);
 #if defined(__F16C__)
-    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, panel, sums);
+    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, k, panel, sums);
 #endif
     return whole;
 }
 #endif
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
-#define TEGROUP_IMPL_PACK_EIGHT_f32 tegroup_impl_cpu_pack_eight
+#define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
-#define TEGROUP_IMPL_PACK_EIGHT_f32(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
 #define TEGROUP_IMPL_STEP_f64(dtype) 0
-#define TEGROUP_IMPL_PACK_EIGHT_f64(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
 #define TEGROUP_IMPL_LANES_f32 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
@@ -7282,9 +7338,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f32(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f32(dtype))
-                for (; i + 8 <= lines; i += 8)
-                    TEGROUP_IMPL_PACK_EIGHT_f32(dtype, (const char *)data + (at + i * stride_line) * bytes,
-                                                 stride_line * bytes, k, width, panel + i);
+                i = TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, (const char *)data + at * bytes, stride_line * bytes, lines, k,
+                                                  width, panel);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk);
@@ -7314,11 +7369,13 @@ static inline void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *da
     }
 }
 
-/* sums[m][MICRO_N] += packed A * one panel of B. Fewer rows than MICRO_M run a kernel of their own height. */
-static inline void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float *a, const float *b, float *sums) {
+/* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
+ * their own height. */
+static inline void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float *a, int32_t a_k, const float *b,
+                                               float *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
-        const float *panel = a + i * k;
+        const float *panel = a + (int64_t)i * a_k;
         float *at = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         const int32_t rows = m - i;
         if (rows > 4) tegroup_impl_cpu_micro_f32(TEGROUP_IMPL_MICRO_M, k, panel, b, at);
@@ -7398,9 +7455,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f64(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f64(dtype))
-                for (; i + 8 <= lines; i += 8)
-                    TEGROUP_IMPL_PACK_EIGHT_f64(dtype, (const char *)data + (at + i * stride_line) * bytes,
-                                                 stride_line * bytes, k, width, panel + i);
+                i = TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, (const char *)data + at * bytes, stride_line * bytes, lines, k,
+                                                  width, panel);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk);
@@ -7430,11 +7486,13 @@ static inline void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *da
     }
 }
 
-/* sums[m][MICRO_N] += packed A * one panel of B. Fewer rows than MICRO_M run a kernel of their own height. */
-static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double *a, const double *b, double *sums) {
+/* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
+ * their own height. */
+static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double *a, int32_t a_k, const double *b,
+                                               double *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
-        const double *panel = a + i * k;
+        const double *panel = a + (int64_t)i * a_k;
         double *at = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         const int32_t rows = m - i;
         if (rows > 4) tegroup_impl_cpu_micro_f64(TEGROUP_IMPL_MICRO_M, k, panel, b, at);
@@ -7571,7 +7629,8 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS 4 /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
 #if defined(__AVX__)
 #define TEGROUP_IMPL_LINE_LANES 8
 #else
@@ -7604,61 +7663,52 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtyp
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 
-/* sums[rows][lines] += rows of A, k apart, times lines. Each sum is two vectors of sums, of every other vector of k;
- * what is left of k behind whole pairs comes last. So its bits do not depend on how many rows and lines are multiplied
- * together. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines,
-                                                      const char *const line[4], int32_t k, const float *a,
-                                                      float *sums) {
+/* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is
+ * left of k behind whole pairs comes last. So its bits do not depend on how many rows are multiplied together. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_line_typed(tegroup_dtype dtype, int32_t rows, const char *line, int32_t k,
+                                                     const float *a, float *sums) {
     enum { LANES = TEGROUP_IMPL_LINE_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
-    tegroup_impl_lanes s[4][4][2];
-    int32_t kk, r, l, t, i;
+    tegroup_impl_lanes s[TEGROUP_IMPL_LINES_ROWS][2];
+    int32_t kk, r, t, i;
     memset(s, 0, sizeof s);
     for (kk = 0; kk + 2 * LANES <= k; kk += 2 * LANES) {
+        /* Several rows of A fill the first cache, and what hardware foresees of B has no place there. */
+        if (rows > 1) __builtin_prefetch(line + kk * bytes + TEGROUP_IMPL_LINES_AHEAD, 0, 2);
         TEGROUP_IMPL_UNROLL
         for (t = 0; t < 2; t++) {
             const int32_t at = kk + t * LANES;
+            const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line + at * bytes);
             TEGROUP_IMPL_UNROLL
-            for (l = 0; l < lines; l++) {
-                const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
-                if (lines == 1 && t == 0) __builtin_prefetch(line[0] + at * bytes + 768);
-                TEGROUP_IMPL_UNROLL
-                for (r = 0; r < rows; r++)
-                    s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
-            }
+            for (r = 0; r < rows; r++) s[r][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
         }
     }
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
+        const tegroup_impl_lanes all = s[r][0] + s[r][1];
+        float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N];
         TEGROUP_IMPL_UNROLL
-        for (l = 0; l < lines; l++) {
-            const tegroup_impl_lanes all = s[r][l][0] + s[r][l][1];
-            float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < LANES; i++) sum += all[i];
-            for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
-            sums[r * TEGROUP_IMPL_CPU_TILE_N + l] = sum;
-        }
+        for (i = 0; i < LANES; i++) sum += all[i];
+        for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line, i);
+        sums[r * TEGROUP_IMPL_CPU_TILE_N] = sum;
     }
 }
 
-/* Of one type: `lines` lines for m rows, all at once. Hardware foresees what is read within a page. So of one row,
- * lines longer than that are read four at a time, so many streams, and shorter ones one behind the other, foreseen
- * above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+/* `lines` lines, one behind the other. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, const char *at,
+                                                      int64_t stride_bytes, int32_t lines, int32_t k, const float *a,
+                                                      float *sums) {
+    int32_t l;
+    for (l = 0; l < lines; l++)
+        tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
+}
+
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
                                                    int32_t lines, int32_t k, const float *a, float *sums) {
-    const int together = m == 1 && k * (tegroup_impl_bits(dtype) / 8) > 4096 ? 4 : 1;
-    int32_t l, i;
-    for (l = 0; l < lines; l += together) {
-        const char *line[4];
-        for (i = 0; i < together; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
-        if (together == 4) tegroup_impl_cpu_lines_typed(dtype, 1, 4, line, k, a, sums + l);
-        else if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, 1, line, k, a, sums + l);
-        else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, line, k, a, sums + l);
-        else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, 1, line, k, a, sums + l);
-        else tegroup_impl_cpu_lines_typed(dtype, 4, 1, line, k, a, sums + l);
-    }
+    if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, at, stride_bytes, lines, k, a, sums);
+    else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, at, stride_bytes, lines, k, a, sums);
+    else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, at, stride_bytes, lines, k, a, sums);
+    else tegroup_impl_cpu_lines_typed(dtype, 4, at, stride_bytes, lines, k, a, sums);
 }
 
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
@@ -8242,6 +8292,9 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
 #define TEGROUP_IMPL_SM90_FIT         32  /* rows of D; a fitting tile has a multiple of them */
 #define TEGROUP_IMPL_SM90_SMALLER     4   /* how many multiples below the largest a fitting tile may have */
 
+/* Sums of at least this k let blocks drift apart (sm90_pace.h): an estimate, not a measured limit. */
+#define TEGROUP_IMPL_SM90_DRIFTING_K 2048
+
 /* The kernel rows, one on each line: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
  *   name      the tile's rows and columns of D; TEGROUP_IMPL_SM90_<name> is the row's number, which a plan holds
@@ -8288,6 +8341,7 @@ typedef struct tegroup_impl_sm90_row {
     int32_t flips;          /* whether tiles are flipped: wgmma's M dimension is D's columns */
     int32_t fits;           /* whether tiles are fitting ones: they have a multiple of TEGROUP_IMPL_SM90_FIT rows */
     int32_t narrows;        /* whether a tile row may end in narrow tiles */
+    int32_t paces;          /* whether blocks keep step where they would drift apart: those of cooperative tiles */
     int32_t mma;            /* whether the kernel is PORTABLE's */
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
@@ -8300,13 +8354,14 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
      flips,                                                                                                            \
      (flips) && (op) != 3,                                                                                             \
      (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                      \
+     !(turns),                                                                                                         \
      0,                                                                                                                \
      ns,                                                                                                               \
      epilogue,                                                                                                         \
      tb,                                                                                                               \
      us},
 #define TEGROUP_IMPL_SM90_MMA_ROW(name, op, ns, epilogue, tb, us)                                                      \
-    {(tegroup_op)(op), 64, 128, 0, 0, 0, 1, ns, epilogue, tb, us},
+    {(tegroup_op)(op), 64, 128, 0, 0, 0, 0, 1, ns, epilogue, tb, us},
     static const tegroup_impl_sm90_row rows[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_MMA_ROW)};
 #undef TEGROUP_IMPL_SM90_ROW
@@ -8776,6 +8831,9 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
  * docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_DRIFT 4e-7
 #define TEGROUP_IMPL_SM90_DRIFT_MOST 0.1
+/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted.
+ * (Of seven from 0.9 to 1, the best for 614 uneven products on an H100: docs/lab/tile-choice.md.) */
+#define TEGROUP_IMPL_SM90_IN_STEP 0.95
 #define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
 #define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
@@ -8907,9 +8965,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                   : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
                                         + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
+    const int keeps_step = row->paces && k >= TEGROUP_IMPL_SM90_DRIFTING_K
+                           && (groups->parts > 1 || ceil(groups->mean / row->tile_m) * row->tile_m != groups->mean);
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
               * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3
-              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1);
+              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
+              * (keeps_step ? TEGROUP_IMPL_SM90_IN_STEP : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
@@ -9977,7 +10038,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
-                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
                                   : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
@@ -10016,8 +10077,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
                     tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base,
                                                p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
                                                p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_f32, b);
-                /* k is more than deep where A is one panel alone */
-                tegroup_impl_cpu_block_f32(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
+                tegroup_impl_cpu_block_f32(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }
     }
@@ -10104,7 +10164,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
-                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
                                   : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
@@ -10143,8 +10203,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
                     tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base,
                                                p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
                                                p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_f64, b);
-                /* k is more than deep where A is one panel alone */
-                tegroup_impl_cpu_block_f64(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
+                tegroup_impl_cpu_block_f64(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }
     }
@@ -17783,19 +17842,11 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [101] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [101] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 const tegroup_prepare_desc *prepare,
-                                                                struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
-#endif
-#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 #endif
 
@@ -17816,141 +17867,6 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
     int64_t ld = weights->ld > 0 ? weights->ld : weights->cols;
     if (weights->dtype == TEGROUP_DTYPE_UNSET) return 1;
     return tegroup_impl_load_f64(weights->dtype, weights->data, slot / weights->cols * ld + slot % weights->cols);
-}
-
-/* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
-                                               int64_t to, float weight) {
-    float x[TEGROUP_IMPL_PIECE];
-    int64_t at, j;
-    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
-        for (j = 0; j < n; j++) x[j] *= weight;
-        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
-    }
-}
-
-/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
-static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
-                                             float *sum) {
-    float x[TEGROUP_IMPL_PIECE];
-    int64_t j;
-    tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
-    for (j = 0; j < n; j++) sum[j] += weight * x[j];
-}
-
-/* What the sums of a row begin with: what it holds, or 0. */
-static inline void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
-                                               int32_t accumulate, float *sum) {
-    int64_t j;
-    if (accumulate) tegroup_impl_load_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
-    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
-}
-
-/* One token: its k rows, weighted and added in the order of its choices. */
-static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
-    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
-    int64_t k = desc->row_of_slot.cols, at, slot;
-    float sum[TEGROUP_IMPL_PIECE];
-    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        tegroup_impl_begin_row_f32(out, token, at, n, desc->accumulate, sum);
-        for (slot = 0; slot < k; slot++) {
-            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-            if (!tegroup_impl_within(row, in->rows)) continue;
-            tegroup_impl_add_row_f32(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
-                                      (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
-        }
-        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
-    }
-}
-
-static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
-    float x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
-    int64_t at;
-    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
-        tegroup_impl_load_row_f32(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
-        tegroup_impl_load_row_f32(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
-        sum = tegroup_impl_dot_f32(x, y, n, sum);
-    }
-    return sum;
-}
-
-/* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
-                                               int64_t to, double weight) {
-    double x[TEGROUP_IMPL_PIECE];
-    int64_t at, j;
-    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
-        for (j = 0; j < n; j++) x[j] *= weight;
-        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
-    }
-}
-
-/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
-static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
-                                             double *sum) {
-    double x[TEGROUP_IMPL_PIECE];
-    int64_t j;
-    tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
-    for (j = 0; j < n; j++) sum[j] += weight * x[j];
-}
-
-/* What the sums of a row begin with: what it holds, or 0. */
-static inline void tegroup_impl_begin_row_f64(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
-                                               int32_t accumulate, double *sum) {
-    int64_t j;
-    if (accumulate) tegroup_impl_load_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
-    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
-}
-
-/* One token: its k rows, weighted and added in the order of its choices. */
-static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
-    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
-    int64_t k = desc->row_of_slot.cols, at, slot;
-    double sum[TEGROUP_IMPL_PIECE];
-    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        tegroup_impl_begin_row_f64(out, token, at, n, desc->accumulate, sum);
-        for (slot = 0; slot < k; slot++) {
-            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-            if (!tegroup_impl_within(row, in->rows)) continue;
-            tegroup_impl_add_row_f64(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
-                                      (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
-        }
-        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
-    }
-}
-
-static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
-    double x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
-    int64_t at;
-    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
-        tegroup_impl_load_row_f64(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
-        tegroup_impl_load_row_f64(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
-        sum = tegroup_impl_dot_f64(x, y, n, sum);
-    }
-    return sum;
-}
-
-/* Sums of narrower rows are F32: what F64 holds would not fit. */
-static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
-                                                           const tegroup_matrix *tokens, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
-    TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
-                      accumulate);
-    return TEGROUP_OK;
-}
-
-/* The threads that rows of `choices` rows each are worth. */
-static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
-    return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
 }
 
 /* What a permutation's workspace has, which only the GPU needs; all but the first two with weights. */
@@ -18231,6 +18147,154 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
+/* ==== [102] Permute and combine (src/moe/permute.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* to[j] = weight * from[j] */
+static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                               int64_t to, float weight) {
+    float x[TEGROUP_IMPL_PIECE];
+    int64_t at, j;
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
+        for (j = 0; j < n; j++) x[j] *= weight;
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
+    }
+}
+
+/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
+static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
+                                             float *sum) {
+    float x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
+/* What the sums of a row begin with: what it holds, or 0. */
+static inline void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                               int32_t accumulate, float *sum) {
+    int64_t j;
+    if (accumulate) tegroup_impl_load_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
+    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
+}
+
+/* One token: its k rows, weighted and added in the order of its choices. */
+static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
+    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
+    int64_t k = desc->row_of_slot.cols, at, slot;
+    float sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_begin_row_f32(out, token, at, n, desc->accumulate, sum);
+        for (slot = 0; slot < k; slot++) {
+            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
+            if (!tegroup_impl_within(row, in->rows)) continue;
+            tegroup_impl_add_row_f32(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
+                                      (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
+        }
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
+    }
+}
+
+static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
+    float x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
+    int64_t at;
+    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
+        tegroup_impl_load_row_f32(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
+        tegroup_impl_load_row_f32(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
+        sum = tegroup_impl_dot_f32(x, y, n, sum);
+    }
+    return sum;
+}
+
+/* to[j] = weight * from[j] */
+static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                               int64_t to, double weight) {
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t at, j;
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
+        for (j = 0; j < n; j++) x[j] *= weight;
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
+    }
+}
+
+/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
+static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
+                                             double *sum) {
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
+/* What the sums of a row begin with: what it holds, or 0. */
+static inline void tegroup_impl_begin_row_f64(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                               int32_t accumulate, double *sum) {
+    int64_t j;
+    if (accumulate) tegroup_impl_load_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
+    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
+}
+
+/* One token: its k rows, weighted and added in the order of its choices. */
+static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
+    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
+    int64_t k = desc->row_of_slot.cols, at, slot;
+    double sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_begin_row_f64(out, token, at, n, desc->accumulate, sum);
+        for (slot = 0; slot < k; slot++) {
+            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
+            if (!tegroup_impl_within(row, in->rows)) continue;
+            tegroup_impl_add_row_f64(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
+                                      (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
+        }
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
+    }
+}
+
+static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
+    double x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
+    int64_t at;
+    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
+        tegroup_impl_load_row_f64(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
+        tegroup_impl_load_row_f64(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
+        sum = tegroup_impl_dot_f64(x, y, n, sum);
+    }
+    return sum;
+}
+
+/* Sums of narrower rows are F32: what F64 holds would not fit. */
+static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
+                                                           const tegroup_matrix *tokens, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
+    TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
+                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
+                      accumulate);
+    return TEGROUP_OK;
+}
+
+/* The threads that rows of `choices` rows each are worth. */
+static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
+}
+
 /* What permute copies byte by byte: types of whole bytes that are not floating point. */
 #define TEGROUP_IMPL_BYTES                                                                                             \
     (1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | TEGROUP_IMPL_INTEGERS)
@@ -18427,7 +18491,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [102] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [103] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -18605,7 +18669,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [103] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [104] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -18704,7 +18768,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [104] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [105] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18857,7 +18921,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [105] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [106] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -18965,9 +19029,56 @@ static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_de
                          TEGROUP_DTYPE_F64);
     TEGROUP_IMPL_RULE_ENUM(bias, TEGROUP_DTYPE_COUNT - 1, "experts.fc2.bias.dtype", "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(
-        DTYPE, !p->wants_grad_logits || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
+        DTYPE, !p->wants_grad_weights || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
         ERROR_UNSUPPORTED, "experts.fc2.bias.dtype",
-        "must be one that weights have beside tokens.dtype, with grad_logits", p->rows, bias);
+        "must be one that weights have beside tokens.dtype, with grad_logits or grad_weights", p->rows, bias);
+    return TEGROUP_OK;
+}
+
+/* The routing of the caller's own, beside which there is no other. */
+static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                          tegroup_error *error) {
+    static const char *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("given_weights"),
+                             *const grad[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("router.scheme.given_indices");
+    static const char absent[] = "must be absent with given_weights";
+    const tegroup_router_desc *router = &desc->router;
+    const tegroup_matrix *const matrices[7] = {&router->logits,         &router->probabilities, &router->weights,
+                                               &router->indices,        &router->counts,        &router->loss_gradients,
+                                               &desc->grad_logits};
+    static const char *const paths[7] = {"router.logits.dtype",  "router.probabilities.dtype",
+                                         "router.weights.dtype", "router.indices.dtype",
+                                         "router.counts.dtype",  "router.loss_gradients.dtype",
+                                         "grad_logits.dtype"};
+    tegroup_router_scheme others = router->scheme;
+    int i;
+    memset(&others.given_indices, 0, sizeof others.given_indices);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_shape(&desc->given_weights, weights, p->tokens, p->k, 1u << p->real, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&router->scheme.given_indices, indices, p->tokens, p->k,
+                                                     TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&desc->grad_weights, grad, p->tokens, p->k, 1u << p->real, error));
+    TEGROUP_IMPL_RULE(p->backward || !tegroup_impl_there(&desc->grad_weights), ERROR_COMBINATION, "grad_weights",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_there(&desc->grad_weights) || desc->grad_weights.ld == 0
+                          || desc->grad_weights.ld == p->k,
+                      ERROR_LAYOUT, "grad_weights.ld", "must be 0 or router.k", p->k, desc->grad_weights.ld);
+    for (i = 0; i < 7; i++)
+        TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(matrices[i]), ERROR_COMBINATION, paths[i], absent,
+                             TEGROUP_DTYPE_UNSET, (int32_t)matrices[i]->dtype);
+    TEGROUP_IMPL_RULE(router->normalize == 0, ERROR_COMBINATION, "router.normalize", "must be 0 with given_weights", 0,
+                      router->normalize);
+    TEGROUP_IMPL_RULE(router->balance_coefficient == 0, ERROR_COMBINATION, "router.balance_coefficient",
+                      "must be 0 with given_weights", 0, 1);
+    TEGROUP_IMPL_RULE(!router->balance_loss && !router->z_loss, ERROR_COMBINATION,
+                      router->balance_loss ? "router.balance_loss" : "router.z_loss", "must be NULL with given_weights",
+                      0, 1);
+    TEGROUP_IMPL_RULE(router->threads == 0, ERROR_COMBINATION, "router.threads", "must be 0 with given_weights", 0,
+                      router->threads);
+    TEGROUP_IMPL_RULE(tegroup_impl_scheme_plain(&others) && others.topk_group == 0 && (int32_t)others.group_score == 0,
+                      ERROR_COMBINATION, "router.scheme",
+                      "must be all zero, given_indices apart, with given_weights", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -19028,8 +19139,12 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
         tegroup_impl_check_optional_shape(&desc->grad_tokens, paths[3], p->tokens, p->width, floats, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional_shape(&desc->grad_logits, paths[4], p->tokens, p->experts, floats, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_shape(&desc->router.logits, paths[5], p->tokens, p->experts, floats, error));
+    if (p->given) TEGROUP_IMPL_TRY(tegroup_impl_moe_check_given(desc, p, error));
+    else
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix_shape(&desc->router.logits, paths[5], p->tokens, p->experts, floats, error));
+    TEGROUP_IMPL_RULE(p->given || !tegroup_impl_there(&desc->grad_weights), ERROR_COMBINATION, "grad_weights",
+                      "needs given_weights", 1, 0);
     TEGROUP_IMPL_RULE_AS(
         DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
         ERROR_DTYPE, "router.probabilities.dtype", "must be F64 where tokens are, else F32", p->real,
@@ -19041,16 +19156,16 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
     TEGROUP_IMPL_RULE_AS(SCALING,
-                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_weights
                              || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
                          ERROR_UNSUPPORTED, "grad_format.scaling",
-                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
-                         "quantised rows",
+                         "must be none with experts.fc2.bias and grad_logits or grad_weights: no product has a plain "
+                         "bias beside quantised rows",
                          TEGROUP_SCALING_NONE, desc->grad_format.scaling);
     return TEGROUP_OK;
 }
 
-/* ==== [106] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [107] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -19120,7 +19235,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
          p->space == TEGROUP_SPACE_HOST, (int64_t)snapshot.total_bytes, 1)                                             \
     ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
          tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
-    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
+    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_weights,        \
          p->capacity, real)                                                                                            \
     ITEM(GRAD_WEIGHTS, "gradient of the router's weights", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits, slots,   \
          real)                                                                                                         \
@@ -19227,6 +19342,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.backward = tegroup_impl_there(&desc->grad_output);
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
+    p.wants_grad_weights = p.wants_grad_logits || tegroup_impl_there(&desc->grad_weights);
+    p.given = tegroup_impl_there(&desc->given_weights);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.wants_fc1 = experts->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
@@ -19235,7 +19352,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        p.keeps[which] = !p.given && !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
     p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses && !p.choice.has_scheme;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
@@ -19331,6 +19449,10 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     router->experts = p->experts;
     router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
     router->workspace_bytes = p->router_bytes;
+    if (p->given) {
+        router->weights = desc->given_weights;
+        router->indices = desc->router.scheme.given_indices;
+    }
     if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
         router->probabilities =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
@@ -19401,7 +19523,7 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     if (p->wants_grad_tokens)
         mlp->dgrad_out =
             tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
-    if (p->wants_grad_logits)
+    if (p->wants_grad_weights)
         mlp->grad_row_scale =
             tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
 }
@@ -19464,6 +19586,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     parts->grad_tokens.accumulate = desc->adds_to_grad_tokens;
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
+    if (p->given) grad_weights = desc->grad_weights;
     parts->grad_weights = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),
         tegroup_impl_moe_column(row_of_slot), tegroup_impl_moe_column(&grad_weights));
@@ -19514,11 +19637,14 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     none.op = TEGROUP_OP_FORWARD;
     none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
-    router = parts.router;
-    if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
-    made.planned.router_bytes = layout.total_bytes;
+    if (!made.planned.given) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
+        router = parts.router;
+        if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
+        TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
+        made.planned.router_bytes = layout.total_bytes;
+    }
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
@@ -19558,7 +19684,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [107] MoE layer (src/moe/layer.h) ==== */
+/* ==== [108] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -19644,6 +19770,8 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_THERE(backward, "grad_output.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME_THERE(given, "given_weights.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_weights, "grad_weights.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_fc1, "experts.fc1.main_grad.dtype");
 #define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
@@ -19673,10 +19801,15 @@ static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_des
                                                            tegroup_op op, tegroup_error *error) {
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
     if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
+    if (op == TEGROUP_OP_FORWARD && p->given) {
+        TEGROUP_IMPL_TRY_MEMORY(given_weights);
+        TEGROUP_IMPL_TRY_MEMORY(router.scheme.given_indices);
+    }
     if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
     TEGROUP_IMPL_TRY_MEMORY(grad_output);
     TEGROUP_IMPL_TRY_MEMORY(grad_tokens);
     TEGROUP_IMPL_TRY_MEMORY(grad_logits);
+    TEGROUP_IMPL_TRY_MEMORY(grad_weights);
     return TEGROUP_OK;
 }
 
@@ -19719,7 +19852,7 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 
 /* What is written lies apart from all else that the call touches. */
 static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
+    enum { MEMORIES = 3, MATRICES = 4, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_op op = call->op;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
@@ -19732,8 +19865,10 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
     workspace = count;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
-    if (op == TEGROUP_OP_FORWARD)
+    if (op == TEGROUP_OP_FORWARD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->given_weights, NULL, "must not overlap given_weights", 0);
+    }
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
     if (op == TEGROUP_OP_DGRAD) {
@@ -19742,6 +19877,8 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
         buffers[count++] =
             tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_weights, "grad_weights.data", "must not overlap grad_weights", 1);
     }
     if (op != TEGROUP_OP_WGRAD)
         count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
@@ -19824,10 +19961,10 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
-    if (call->op == TEGROUP_OP_DGRAD)
+    if (call->op == TEGROUP_OP_DGRAD && !call->now.given)
         TEGROUP_IMPL_TRY(
             tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts->router, error), error));
-    if (call->op == TEGROUP_OP_FORWARD)
+    if (call->op == TEGROUP_OP_FORWARD && !call->now.given)
         TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
     if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
         TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
@@ -19903,7 +20040,7 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
-    TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
+    if (!call.now.given) TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
@@ -19921,8 +20058,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
+    if (call.now.wants_grad_weights) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     return tegroup_router_backward(&call.parts.router_backward, stream, error);
 }
 
@@ -19938,7 +20075,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [108] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [109] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20051,7 +20188,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [109] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [110] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20134,7 +20271,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [110] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [111] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

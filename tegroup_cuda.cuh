@@ -19,54 +19,58 @@
  *   [9]  moe/router_choice_cuda.h Router kernels: the choice
  *   [10] moe/router_gradient_cuda.h Router kernels: the gradient
  *   [11] moe/router_scheme_cuda.h Router kernels: schemes
- *   [12] moe/router_cuda.h        Router launches
- *   [13] moe/permute_cuda.h       Permute and combine kernels
- *   [14] moe/permutation_cuda.h   Permutation kernels
- *   [15] moe/export_cuda.h        Layouts of other libraries: kernels
- *   [16] moe/skew_cuda.h          Skew of a routing: kernel
- *   [17] ep/ep_cuda.h             Expert parallelism: kernels
- *   [18] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [20] gemm/validate_cuda.h     Validate kernels
- *   [21] cuda/walk.h              A walk through tiles
- *   [22] cuda/functor.h           A functor in the epilogue
- *   [23] cuda/call.h              GPU calls
- *   [24] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [25] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [26] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
- *   [27] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [28] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [29] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [30] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [31] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
- *   [32] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [33] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [34] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [35] cuda/cublaslt_loop.h     cublaslt_loop
- *   [36] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [37] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [38] cuda/portable.h          Portable GEMM: the kernels
- *   [39] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [40] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [41] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [42] cuda/hopper.h            Hopper's instructions
- *   [43] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [44] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [45] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [46] cuda/sm90_block.h        Hopper GEMM: a block
- *   [47] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [48] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [49] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [50] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [51] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [52] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [53] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [54] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [55] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [56] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [57] gemm/machine_cuda.h      The GPU and the library at hand
- *   [58] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [59] gemm/functor_cuda.h      A product with a functor
+ *   [12] moe/router_losses_cuda.h Router kernels: losses
+ *   [13] moe/router_scheme_launch_cuda.h Router kernels: gradients of schemes, and launches
+ *   [14] moe/router_cuda.h        Router launches
+ *   [15] moe/permute_cuda.h       Permute and combine kernels
+ *   [16] moe/permutation_cuda.h   Permutation kernels
+ *   [17] moe/export_cuda.h        Layouts of other libraries: kernels
+ *   [18] moe/skew_cuda.h          Skew of a routing: kernel
+ *   [19] ep/ep_cuda.h             Expert parallelism: kernels
+ *   [20] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [21] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [22] gemm/validate_cuda.h     Validate kernels
+ *   [23] cuda/walk.h              A walk through tiles
+ *   [24] cuda/functor.h           A functor in the epilogue
+ *   [25] cuda/call.h              GPU calls
+ *   [26] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [27] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [28] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
+ *   [29] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [30] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [31] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [32] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [33] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
+ *   [34] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [35] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [36] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [37] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [38] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [39] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [40] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [41] cuda/portable.h          Portable GEMM: the kernels
+ *   [42] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [43] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [44] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [45] cuda/hopper.h            Hopper's instructions
+ *   [46] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [47] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [48] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [49] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [50] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [51] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [52] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [53] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [54] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [55] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [56] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [57] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [58] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [59] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [60] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [61] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [62] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [63] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -2821,7 +2825,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
         if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
 }
 
-/* ---- losses ---- */
+/* ==== [12] Router kernels: losses (src/moe/router_losses_cuda.h) ==== */
 
 /* The tokens of a run of a sequence: run number `at` of all. */
 struct tegroup_impl_scheme_run {
@@ -2950,7 +2954,7 @@ static __global__ void __launch_bounds__(256)
             tegroup_impl_z_mean(&desc, 2, tokens);
 }
 
-/* ---- the gradient ---- */
+/* ==== [13] Router kernels: gradients of schemes, and launches (src/moe/router_scheme_launch_cuda.h) ==== */
 
 #if !defined(TEGROUP_NO_BACKWARD)
 /* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
@@ -3168,7 +3172,7 @@ static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [12] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [14] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -3306,7 +3310,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [13] Permute and combine kernels (src/moe/permute_cuda.h) ==== */
+/* ==== [15] Permute and combine kernels (src/moe/permute_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -3652,7 +3656,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [14] Permutation kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [16] Permutation kernels (src/moe/permutation_cuda.h) ==== */
 
 #include <cooperative_groups.h>
 
@@ -4129,7 +4133,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
         "the kernels must launch", error);
 }
 
-/* ==== [15] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */
+/* ==== [17] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */
 
 /* What is said of rows without an owner, and of groups. */
 static __global__ void __launch_bounds__(256)
@@ -4183,7 +4187,7 @@ static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc 
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [16] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
+/* ==== [18] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
 
 /* One block: a thread adds up to four groups, and what it has is added to the block's, in whatever order. */
 static __global__ void __launch_bounds__(1024)
@@ -4223,7 +4227,7 @@ static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *des
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_EP)
 
-/* ==== [17] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
+/* ==== [19] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
 
 /* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
 static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
@@ -4456,7 +4460,7 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 #endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [18] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [20] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -4528,7 +4532,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
                                stream, tegroup_impl_validated_of(&desc->tensor, desc->columnwise), desc->result);
 }
 
-/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [21] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4594,7 +4598,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [20] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4727,7 +4731,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [21] A walk through tiles (src/cuda/walk.h) ==== */
+/* ==== [23] A walk through tiles (src/cuda/walk.h) ==== */
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
@@ -4841,7 +4845,7 @@ static __device__ inline bool tegroup_tile_take(tegroup_tile_walk *walk, const t
     return tile->group >= 0;
 }
 
-/* ==== [22] A functor in the epilogue (src/cuda/functor.h) ==== */
+/* ==== [24] A functor in the epilogue (src/cuda/functor.h) ==== */
 
 /* Where an element of d is that a caller's functor is given: see tegroup_gemm_with. */
 typedef struct tegroup_element {
@@ -4860,7 +4864,7 @@ struct tegroup_impl_as_is {
 template <typename FUNCTOR> struct tegroup_impl_adds_bias { static constexpr bool value = false; };
 template <> struct tegroup_impl_adds_bias<tegroup_impl_as_is> { static constexpr bool value = true; };
 
-/* ==== [23] GPU calls (src/cuda/call.h) ==== */
+/* ==== [25] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5201,7 +5205,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [24] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [26] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -5458,7 +5462,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [25] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [27] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -5709,7 +5713,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [26] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [28] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -6148,7 +6152,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [27] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [29] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -6304,7 +6308,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [28] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [30] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -6442,7 +6446,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [29] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [31] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6773,7 +6777,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [30] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [32] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6939,7 +6943,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 }
 #undef TEGROUP_IMPL_BY_VALUES
 
-/* ==== [31] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
+/* ==== [33] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
  * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
@@ -7239,7 +7243,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
      * that neither columns beside each other nor those of one whole column meet in a bank. */
     __device__ __forceinline__ void turn(const tegroup_impl_1x128_group &group, int64_t row0, int k) const {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        uint4 v[ROWS]; /* unpacked all at once, they have registers spilt */
+        uint4 v[ROWS]; /* packed, since 8 floats for each would spill registers */
 #pragma unroll
         for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
 #pragma unroll
@@ -7389,7 +7393,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [32] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [34] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7704,7 +7708,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [33] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [35] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7780,7 +7784,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [34] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [36] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -8033,7 +8037,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [35] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [37] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -8311,7 +8315,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [36] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [38] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8566,7 +8570,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [37] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [39] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8804,9 +8808,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [38] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
-
-/* ---- storing ---- */
+/* ==== [40] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -8907,8 +8909,6 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
            && (((uintptr_t)tile.d | (uintptr_t)tile.d_row | (uintptr_t)tile.n * 2) & 15) == 0;
 }
 
-/* ---- fragments ---- */
-
 /* Where a lane reads its row r of a fragment's 8x8 matrix. `line` is the warp's first line; upper and later (0 or 1)
  * say whether the lane's matrix is the one of the upper eight lines, and of the later eight k. */
 template <bool ALONG_K>
@@ -8926,7 +8926,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ---- the two-byte kernel ---- */
+/* ==== [41] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
@@ -9394,7 +9394,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [39] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [42] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -9454,7 +9454,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [40] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [43] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9812,7 +9812,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [41] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [44] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -10010,7 +10010,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [42] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [45] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -10280,7 +10280,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [43] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [46] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -10377,6 +10377,7 @@ struct tegroup_impl_sm90_shape {
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
+    static constexpr bool PACES = !TURNS; /* see tegroup_impl_sm90_row */
     /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
     /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */
@@ -10443,7 +10444,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [44] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [47] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -10796,7 +10797,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [45] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [48] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -11042,7 +11043,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [46] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [49] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -11170,7 +11171,62 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [47] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [50] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+
+#if TEGROUP_IMPL_HOPPER
+/* The count that is explained below: in device memory, one for each translation unit. */
+static __device__ __forceinline__ unsigned long long *tegroup_impl_sm90_step_count(void) {
+    static unsigned long long steps;
+    return &steps;
+}
+
+/* Blocks side by side read the same rows of A or of B. One finds in L2 what another has brought there, as long as both
+ * are about as far in their sums. Where groups end within tiles, some tiles have fewer rows to read than others, blocks
+ * drift apart, and in the end everything comes from memory, which can double a long product's time.
+ *
+ * So each block adds its steps to a count in device memory, and one that is ahead of the mean waits for it. That is a
+ * hint: no bit of a result depends on it. A block that polls in vain waits no more, since the others may not be running
+ * at all: the GPU may be shared.
+ *
+ * Whatever its steps, a launch adds ALL to the count. Modulo ALL, the count is therefore that of the launch that runs,
+ * and 0 between launches: nothing must be cleared. Two launches at a time see a count that is too large, and wait for
+ * nobody; so do the other blocks of a launch after the first one is done. */
+struct tegroup_impl_sm90_pace {
+    /* Steps from one look to the next, and steps that a block may be ahead: of those that were tried, the best
+     * (docs/lab/tile-choice.md). Polls until it waits no more: a few microseconds. */
+    static constexpr uint32_t EVERY = 4, AHEAD = 1, POLLS = 9;
+    static constexpr unsigned long long EACH = 1ull << 32, ALL = EACH << 12; /* what one block adds; what all add */
+    bool keeps, waits;
+    uint32_t said;           /* steps that this block has added to the count */
+    unsigned long long seen; /* the count before the last of these, which arrives while they are loaded */
+
+    /* All blocks of a launch have the same `keeps`. */
+    __device__ __forceinline__ explicit tegroup_impl_sm90_pace(bool keeps_)
+        : keeps(keeps_), waits(true), said(0), seen(0) {}
+    __device__ __forceinline__ bool early() const {
+        return seen % ALL + AHEAD * gridDim.x < (unsigned long long)said * gridDim.x;
+    }
+    /* Before step `step` of the block is loaded. */
+    __device__ __forceinline__ void keep(uint32_t step) {
+        if (!keeps || step - said < EVERY) return;
+#pragma unroll 1
+        for (uint32_t polls = 1; waits && early(); polls++) {
+            seen = *(const volatile unsigned long long *)tegroup_impl_sm90_step_count();
+            waits = polls < POLLS;
+        }
+        seen = atomicAdd(tegroup_impl_sm90_step_count(), (unsigned long long)EVERY);
+        said += EVERY;
+    }
+    /* After the block's last step. */
+    __device__ __forceinline__ void leave() const {
+        if (keeps)
+            atomicAdd(tegroup_impl_sm90_step_count(),
+                      (blockIdx.x == 0 ? ALL - (gridDim.x - 1) * EACH : EACH) - said);
+    }
+};
+#endif
+
+/* ==== [51] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -11191,12 +11247,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 
     /* One thread loads the stages of every tile by TMA. */
     __device__ __forceinline__ void load() const {
+        tegroup_impl_sm90_pace pace(SHAPE::PACES && may_drift());
         uint32_t step = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
+                if (SHAPE::PACES) pace.keep(step);
                 const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
                               steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
 #pragma unroll
@@ -11217,6 +11275,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                 step += (uint32_t)steps;
             }
         }
+        if (SHAPE::PACES) pace.leave();
+    }
+    /* Whether blocks may drift apart: some group ends within a tile, and sums are long. */
+    __device__ __forceinline__ bool may_drift() const {
+        const tegroup_tensor &a = call.call.desc.a;
+        const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
+        const uint64_t rows = (uint64_t)(header ? header->rows_max : a.shape.rows);
+        return a.shape.cols >= TEGROUP_IMPL_SM90_DRIFTING_K
+               && (rows % SHAPE::TILE_M != 0
+                   || (header && rows * (uint64_t)a.shape.groups != (uint64_t)header->rows_total));
     }
     /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
      * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must
@@ -11402,7 +11470,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [48] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [52] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -11564,7 +11632,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [49] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [53] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -11999,7 +12067,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [50] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [54] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -12038,7 +12106,8 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
     static constexpr bool FAST = FAST_, OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_,
-                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false;
+                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false,
+                          PACES = false; /* it does not pay: docs/lab/fp8.md */
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
@@ -12439,7 +12508,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [51] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [55] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -12481,7 +12550,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [52] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [56] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -12586,7 +12655,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [53] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [57] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -12707,7 +12776,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [54] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [58] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -13062,7 +13131,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [55] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [59] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -13513,7 +13582,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [56] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [60] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -13718,7 +13787,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [57] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [61] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -13750,7 +13819,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [58] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [62] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -13912,7 +13981,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [59] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [63] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -74,7 +74,9 @@ sum)
                 echo "did not run: $program"
             elif [ "$failed" -gt 0 ]; then
                 echo "failed: $program"
-                grep -aE '^(not ok|skip) ' "${count%.count}.log" | grep -avE '^skip gpu| needs a GPU' | head -n 20 | sed 's/^/    | /'
+                # what did not pass, each with what was said of it: this may be all of the output that anybody keeps
+                awk '/^(begin|ok|skip gpu)|^skip .* needs a GPU/ { told = 0; next } /^(not ok|skip) / { told = 1 } told' "${count%.count}.log" |
+                    head -n 40 | cut -c 1-700 | sed 's/^/    | /'
             fi
             cat "$count"
         done

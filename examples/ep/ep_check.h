@@ -1,5 +1,6 @@
 /* Numbers for the layer of ep_layer.h, and whether one rank with all tokens and all experts has the same bits:
- * tegroup_moe_forward, tegroup_moe_dgrad and tegroup_moe_wgrad, which know nothing of ranks. */
+ * tegroup_moe_forward, tegroup_moe_dgrad and tegroup_moe_wgrad, which know nothing of ranks. And whether tokens that
+ * are quantised before they cross ranks have the bytes of those quantised after it. */
 #ifndef EP_CHECK_H
 #define EP_CHECK_H
 
@@ -119,6 +120,67 @@ static void ep_compare(const ep_layer *l, const ep_one_rank *one) {
             first * 2 * n, here * 2 * n);
     ep_same("gradient of fc2", l->mlp.fc2.main_grad.data, d->experts.fc2.main_grad.data, TEGROUP_DTYPE_F32, first * n,
             here * n);
+}
+
+/* Tokens quantised to FP8 with a scale for each 128 of a row, before the dispatch and after it. Rows go to pieces of
+ * the windows that nobody reads any more; by messages there are no such windows. */
+typedef struct ep_quantised {
+    tegroup_matrix codes, scales; /* dispatched */
+    tegroup_tensor after;
+} ep_quantised;
+
+static void ep_quantised_make(ep_quantised *both, ep_layer *l, const ep_transport *t, struct CUstream_st *stream) {
+    const ep_size *s = &l->size;
+    const int64_t blocks = (s->width + 127) / 128;
+    tegroup_ep_dispatch_desc d = l->dispatch;
+    tegroup_quantize_desc q;
+    memset(&q, 0, sizeof q);
+    q.struct_size = sizeof q;
+    q.space = s->space;
+    q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_DEEPGEMM);
+    q.input = tegroup_tensor_uniform(1, s->tokens, s->width, s->dtype, l->dispatch.tokens.data);
+    q.output =
+        tegroup_tensor_uniform(1, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3, ep_memory((size_t)(s->tokens * s->width)));
+    q.output.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    q.output.scale_inv = ep_memory((size_t)(s->tokens * blocks) * 4);
+    q.output.scale_outer_stride = blocks;
+    q.output.scale_inner_stride = 1;
+    ep_must(tegroup_quantize(&q, stream, &ep_error));
+    memset(&d.weights, 0, sizeof d.weights), memset(&d.row_weights, 0, sizeof d.row_weights);
+    d.rows.data = l->window + l->at[EP_GRAD_ROWS]; /* as they are, to be quantised where they arrive */
+    t->meet(t->self, NULL);                        /* a slower rank may still be in the step before */
+    ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
+    d.tokens = tegroup_matrix_of(q.output.data, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3);
+    d.scales = tegroup_matrix_of(q.output.scale_inv, s->tokens, blocks, TEGROUP_DTYPE_F32);
+    d.rows = tegroup_matrix_of(l->window + l->at[EP_DGRAD_OUT], s->capacity, s->width, TEGROUP_DTYPE_F8E4M3);
+    d.row_scales = tegroup_matrix_of(l->window + l->at[EP_OUT], s->capacity, blocks, TEGROUP_DTYPE_F32);
+    ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
+    t->meet(t->self, l->report);
+    q.input = tegroup_tensor_of(l->received.shape, s->width, s->dtype, l->window + l->at[EP_GRAD_ROWS]);
+    q.input.shape.snapshot = l->received.snapshot;
+    q.output.shape = q.input.shape;
+    q.output.data = ep_memory((size_t)(s->capacity * s->width));
+    q.output.scale_inv = ep_memory((size_t)(s->capacity * blocks) * 4);
+    ep_must(tegroup_quantize(&q, stream, &ep_error));
+    both->codes = d.rows, both->scales = d.row_scales, both->after = q.output;
+}
+
+/* How many rows there were, all of them of the same bytes. To be called when meetings are known to have gone well. */
+static int64_t ep_quantised_compare(const ep_quantised *both, const ep_layer *l) {
+    const ep_size *s = &l->size;
+    const int64_t here = s->experts / s->ranks, blocks = both->scales.cols;
+    const size_t codes_bytes = (size_t)(s->capacity * s->width), scales_bytes = (size_t)(s->capacity * blocks) * 4;
+    char *codes = (char *)malloc(2 * codes_bytes), *scales = (char *)malloc(2 * scales_bytes);
+    int64_t *rows = (int64_t *)malloc(8 * (size_t)here), all = 0;
+    ep_get(codes, both->codes.data, codes_bytes), ep_get(codes + codes_bytes, both->after.data, codes_bytes);
+    ep_get(scales, both->scales.data, scales_bytes), ep_get(scales + scales_bytes, both->after.scale_inv, scales_bytes);
+    ep_get(rows, l->sizes.receive_rows.data, 8 * (size_t)here);
+    for (int64_t e = 0; e < here; e++) all += rows[e];
+    if (memcmp(codes, codes + codes_bytes, (size_t)(all * s->width)) != 0
+        || memcmp(scales, scales + scales_bytes, (size_t)(all * blocks) * 4) != 0)
+        give_up("rows quantised before the dispatch are not those quantised after it");
+    free(codes), free(scales), free(rows);
+    return all;
 }
 
 #endif

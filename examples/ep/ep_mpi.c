@@ -1,15 +1,17 @@
 /* mpicc -O2 -fopenmp -I. examples/ep/ep_mpi.c -o ep_mpi -lm && mpirun -n 2 ./ep_mpi */
 
 /* Expert parallelism on CPUs: an MoE layer of ep_layer.h over MPI, forward, dgrad and wgrad, and every result bit for bit
- * that of one rank with all tokens and all experts.
+ * that of one rank with all tokens and all experts; then tokens dispatched in FP8.
  *
- *     mpirun -n RANKS ./ep_mpi [--bf16] [--messages] [--steps N] [--timeout SECONDS] [--fault NAME]
+ *     mpirun -n RANKS ./ep_mpi [--bf16] [--messages] [--tokens N] [--k N] [--steps N] [--timeout SECONDS]
+ *                              [--fault NAME]
  *     mpirun -n RANKS ./ep_mpi --train TEXT [--messages] [--steps N]      a small language model: ep_train.h
  *
  * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
  * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. A fault shows what happens
- * when something is wrong: gone, late, counts, small, misaligned. A rank that notices says so in one line, and all of
- * them end with a status that is not 0. */
+ * when something is wrong: gone, late, stops (between forward and dgrad), dead, small, counts (others are told others),
+ * hostile (all are told one below 0), misaligned. A rank that notices says so in one line, and all of them end with a
+ * status that is not 0. */
 #define _POSIX_C_SOURCE 200809L
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
@@ -70,7 +72,7 @@ typedef struct mpi_windows {
     MPI_Win handle;
     void **addresses; /* [ranks] */
     size_t counts_at;
-    int corrupts; /* this rank tells others other counts than it has */
+    enum { HONEST, TELLS_OTHERS, TELLS_ALL } lies; /* of this rank's counts */
 } mpi_windows;
 
 static double seconds(void) {
@@ -109,7 +111,8 @@ static void mpi_share_counts(void *self, const int32_t *counts, int32_t experts)
     for (int r = 0; r < ranks; r++) {
         int32_t *there = (int32_t *)(void *)((char *)windows->addresses[r] + windows->counts_at + (size_t)rank * bytes);
         memcpy(there, counts, bytes);
-        if (windows->corrupts && r != rank) there[0]++;
+        if (windows->lies == TELLS_OTHERS && r != rank) there[0]++;
+        if (windows->lies == TELLS_ALL) there[0] = INT32_MIN;
     }
     mpi_meet(self, NULL);
 }
@@ -184,21 +187,26 @@ static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned)
 
 /* ---- the program ---- */
 
+enum { EXPERTS_OF_A_RANK = 4 };
+
 typedef struct options {
     tegroup_dtype dtype;
-    int messages, steps; /* steps: 0 = 3, or 400 to train */
+    int messages, tokens, k, steps; /* tokens of a rank; steps: 0 = 3, or 400 to train */
     const char *fault, *text;
 } options;
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
 
 static options parse(int argc, char **argv) {
-    static const char *const faults[] = {"", "gone", "late", "counts", "small", "misaligned"};
-    options o = {TEGROUP_DTYPE_F32, 0, 0, "", NULL};
+    static const char *const faults[] = {"",     "gone",   "late",    "stops",     "dead",
+                                         "small", "counts", "hostile", "misaligned"};
+    options o = {TEGROUP_DTYPE_F32, 0, 48, 2, 0, "", NULL};
     size_t known = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bf16") == 0) o.dtype = TEGROUP_DTYPE_BF16;
         else if (strcmp(argv[i], "--messages") == 0) o.messages = 1;
         else if (strcmp(argv[i], "--train") == 0 && i + 1 < argc) o.text = argv[++i];
+        else if (strcmp(argv[i], "--tokens") == 0 && i + 1 < argc) o.tokens = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--k") == 0 && i + 1 < argc) o.k = atoi(argv[++i]);
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) o.steps = atoi(argv[++i]);
         else if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) patience = atof(argv[++i]);
         else if (strcmp(argv[i], "--fault") == 0 && i + 1 < argc) o.fault = argv[++i];
@@ -207,9 +215,11 @@ static options parse(int argc, char **argv) {
     while (known < sizeof faults / sizeof *faults && strcmp(o.fault, faults[known]) != 0) known++;
     if (known == sizeof faults / sizeof *faults) give_up("unknown fault %s", o.fault);
     if (!(patience > 0) || o.steps < 0) give_up("--timeout must be above 0, and --steps not below");
+    if (o.tokens < 1 || o.tokens > 10000 || o.k < 1 || o.k > EXPERTS_OF_A_RANK * ranks)
+        give_up("--tokens must be 1 to 10000, and --k 1 to %d", EXPERTS_OF_A_RANK * ranks);
     if (o.text && (o.dtype != TEGROUP_DTYPE_F32 || TRAIN_EXPERTS % ranks != 0))
         give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
-    if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "misaligned")))
+    if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "hostile") || has_fault(&o, "misaligned")))
         give_up("--fault %s needs windows, not --messages", o.fault);
     if (o.text && o.fault[0]) give_up("--fault is not for --train");
     if (ranks < 2 && o.fault[0] && !has_fault(&o, "small")) give_up("--fault %s takes two ranks", o.fault);
@@ -229,7 +239,8 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const options o = parse(argc, argv);
-    ep_size size = {TEGROUP_SPACE_HOST, o.dtype, ranks, rank, 4 * ranks, 2, 48, 64, 32, 0};
+    const int is_last = rank == ranks - 1; /* which is the one that does wrong */
+    ep_size size = {TEGROUP_SPACE_HOST, o.dtype, ranks, rank, EXPERTS_OF_A_RANK * ranks, o.k, o.tokens, 192, 32, 0};
     if (o.text) {
         size.experts = TRAIN_EXPERTS;
         size.tokens = BATCH / ranks;
@@ -239,9 +250,10 @@ int main(int argc, char **argv) {
     within_patience("making the windows");
     bytes = ep_window(&size, size.capacity, at);
     mpi_agree(&size, bytes, o.messages);
-    if (has_fault(&o, "late") && rank == ranks - 1) nap(2 * patience + 2);
+    if (has_fault(&o, "late") && is_last) nap(2 * patience + 2);
     windows.counts_at = at[EP_COUNTS];
-    windows.corrupts = has_fault(&o, "counts") && rank == ranks - 1;
+    if (is_last && has_fault(&o, "counts")) windows.lies = TELLS_OTHERS;
+    if (is_last && has_fault(&o, "hostile")) windows.lies = TELLS_ALL;
     if (!o.messages) mpi_windows_make(&windows, bytes, has_fault(&o, "misaligned"));
     else {
         windows.addresses = (void **)calloc((size_t)ranks, sizeof *windows.addresses);
@@ -260,9 +272,11 @@ int main(int argc, char **argv) {
     ep_one_rank_make(&one, &size);
     for (int step = 1; step <= o.steps; step++) {
         ep_layer_fill(&layer, (uint64_t)step);
-        if (has_fault(&o, "gone") && rank == ranks - 1) nap(2 * patience + 2); /* it lives on, but does not come */
+        if (has_fault(&o, "gone") && is_last) nap(2 * patience + 2); /* it lives on, but does not come */
+        if (has_fault(&o, "dead") && is_last) raise(SIGKILL);
         ep_forward(&layer, &transport, NULL);
         ep_look(&layer);
+        if (has_fault(&o, "stops") && is_last) nap(2 * patience + 2);
         ep_dgrad(&layer, &transport, NULL);
         ep_wgrad(&layer, NULL);
         ep_one_rank_run(&one, &size, (uint64_t)step, NULL);
@@ -271,6 +285,14 @@ int main(int argc, char **argv) {
     if (rank == 0)
         printf("%d ranks, %s, by %s: output and gradients of %d steps have the bits of one rank\n", ranks,
                tegroup_dtype_name(o.dtype), o.messages ? "messages" : "stores into windows", o.steps);
+    if (!o.messages) {
+        ep_quantised both;
+        ep_quantised_make(&both, &layer, &transport, NULL);
+        ep_look(&layer);
+        const long long rows = (long long)ep_quantised_compare(&both, &layer);
+        printf("rank %d: FP8 with 1x128 scales: %lld rows quantised before the dispatch are those quantised after it\n",
+               rank, rows);
+    }
     within_patience("the end");
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();

@@ -364,57 +364,15 @@ static void replays(session *x) {
                n.kernels);
 }
 
-/* FP8 with a scale for each 128 of a row, quantised before the dispatch and after it. The rows go to pieces of the window that
- * nobody reads any more. */
 static void quantised(session *x) {
-    ep_layer *l = &x->layer;
-    const ep_size *s = &l->size;
-    const int64_t blocks = s->width / 128;
-    const size_t codes_bytes = (size_t)(s->capacity * s->width), scales_bytes = (size_t)(s->capacity * blocks) * 4;
-    tegroup_ep_dispatch_desc d = l->dispatch;
-    tegroup_quantize_desc q;
-    char *codes = (char *)malloc(2 * codes_bytes), *scales = (char *)malloc(2 * scales_bytes);
-    int64_t *rows = (int64_t *)malloc(8 * (size_t)s->experts), next = 0;
-    memset(&q, 0, sizeof q);
-    q.struct_size = sizeof q;
-    q.space = s->space;
-    q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_DEEPGEMM);
-    q.input = tegroup_tensor_uniform(1, s->tokens, s->width, s->dtype, l->dispatch.tokens.data);
-    q.output =
-        tegroup_tensor_uniform(1, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3, ep_memory((size_t)(s->tokens * s->width)));
-    q.output.scaling = TEGROUP_SCALING_BLOCK_1X128;
-    q.output.scale_inv = ep_memory((size_t)(s->tokens * blocks) * 4);
-    q.output.scale_outer_stride = blocks;
-    q.output.scale_inner_stride = 1;
-    ep_must(tegroup_quantize(&q, stream, &ep_error));
-    memset(&d.weights, 0, sizeof d.weights), memset(&d.row_weights, 0, sizeof d.row_weights);
-    d.rows.data = l->window + l->at[EP_GRAD_ROWS]; /* in BF16, to be quantised where they arrive */
-    meet(&x->meet, NULL);                          /* a slower rank may still be in the step before */
-    ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
-    d.tokens = tegroup_matrix_of(q.output.data, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3);
-    d.scales = tegroup_matrix_of(q.output.scale_inv, s->tokens, blocks, TEGROUP_DTYPE_F32);
-    d.rows = tegroup_matrix_of(l->window + l->at[EP_DGRAD_OUT], s->capacity, s->width, TEGROUP_DTYPE_F8E4M3);
-    d.row_scales = tegroup_matrix_of(l->window + l->at[EP_OUT], s->capacity, blocks, TEGROUP_DTYPE_F32);
-    ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
-    meet(&x->meet, l->report);
-    q.input = tegroup_tensor_of(l->received.shape, s->width, s->dtype, l->window + l->at[EP_GRAD_ROWS]);
-    q.input.shape.snapshot = l->received.snapshot;
-    q.output.shape = q.input.shape;
-    q.output.data = ep_memory(codes_bytes);
-    q.output.scale_inv = ep_memory(scales_bytes);
-    ep_must(tegroup_quantize(&q, stream, &ep_error));
-    look(&x->meet, l);
-    ep_get(codes, d.rows.data, codes_bytes), ep_get(codes + codes_bytes, q.output.data, codes_bytes);
-    ep_get(scales, d.row_scales.data, scales_bytes), ep_get(scales + scales_bytes, q.output.scale_inv, scales_bytes);
-    ep_get(rows, l->sizes.receive_rows.data, 8 * (size_t)(s->experts / s->ranks));
-    for (int32_t e = 0; e < s->experts / s->ranks; e++) next += rows[e];
-    if (next == 0) give_up("no rows were dispatched");
-    if (memcmp(codes, codes + codes_bytes, (size_t)(next * s->width)) != 0
-        || memcmp(scales, scales + scales_bytes, (size_t)(next * blocks) * 4) != 0)
-        give_up("rows quantised before the dispatch are not those quantised after it");
+    ep_quantised both;
+    ep_quantised_make(&both, &x->layer, &x->transport, stream);
+    look(&x->meet, &x->layer);
+    const int64_t rows = ep_quantised_compare(&both, &x->layer);
+    if (rows == 0) give_up("no rows were dispatched");
     if (rank == 0)
         printf("ok FP8 with 1x128 scales: %lld rows quantised before the dispatch are those quantised after it\n",
-               (long long)next);
+               (long long)rows);
 }
 
 static void check(const options *o) {

@@ -63,7 +63,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
-                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
                                   : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
@@ -102,8 +102,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
                     tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base,
                                                p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
                                                p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
-                /* k is more than deep where A is one panel alone */
-                tegroup_impl_cpu_block_FSUF(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
+                tegroup_impl_cpu_block_FSUF(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }
     }

@@ -54,6 +54,10 @@
 #define TEGROUP_IMPL_UNROLL
 #endif
 
+/* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
+ * room holds. */
+#define TEGROUP_IMPL_FEW 12
+
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
             b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,
@@ -84,8 +88,13 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_FEW 6      /* no more rows, nor than MICRO_M, are multiplied by lines as these are transposed */
-#define TEGROUP_IMPL_PIECE_K 64 /* of as much of k: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
+#if defined(__AVX512VL__)
+#define TEGROUP_IMPL_ANY_REGISTER "+v"
+#else
+#define TEGROUP_IMPL_ANY_REGISTER "+x"
+#endif
 typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint32_t tegroup_impl_oct_bits __attribute__((vector_size(32)));
@@ -157,6 +166,14 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
     }
 }
 
+/* Asks the second cache for a cache line of each. Hardware foresees what a stream reads within a page; eight lines are
+ * eight streams, each soon over. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
+    int32_t i;
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
+}
+
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
                                                      int32_t k, int32_t width, float *panel) {
@@ -171,14 +188,33 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const 
     }
 }
 
+/* All whole eights of `lines` lines, a cache line of each in turn, so that it is read once and rows of the panel are
+ * written from end to end; returned is how many lines these are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_eights(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                         int32_t lines, int32_t k, int32_t width, float *panel) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8, most = 64 / bytes, piece = k < most ? k : most;
+    int32_t kk, i;
+    for (kk = 0; kk < k; kk += piece) {
+        if (kk > k - piece) kk = k - piece;
+        for (i = 0; i + 8 <= lines; i += 8) {
+            const char *from = at + i * stride_bytes + kk * bytes;
+            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes, 8); /* for the next panel */
+            tegroup_impl_cpu_pack_eight(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
+        }
+    }
+    return lines / 8 * 8;
+}
+
 /* sums[rows][8 * groups lines] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last eight lines are
  * multiplied in their registers. Of two groups the first waits in the panel: two chains of additions, in turn, take no
  * longer than one. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t rows, int32_t groups, const char *at,
                                                     int64_t stride_bytes, int32_t k, const float *a, float *panel,
                                                     float *sums) {
-    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1;
-    tegroup_impl_oct s[TEGROUP_IMPL_FEW][2];
+    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1,
+                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
+    const int64_t next = 8 * groups * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
+    tegroup_impl_oct s[TEGROUP_IMPL_MICRO_M][2];
     int32_t k0, kk, i, r, g;
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
@@ -191,6 +227,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
         if (packed) tegroup_impl_cpu_pack_eight(dtype, at, stride_bytes, TEGROUP_IMPL_PIECE_K, 8, panel);
         for (kk = 0; kk < TEGROUP_IMPL_PIECE_K; kk += step) {
             tegroup_impl_oct v[16];
+            if (kk * bytes % 64 == 0)
+                tegroup_impl_cpu_foresee(at + kk * bytes + ahead + ((k0 + kk) * bytes + ahead < k * bytes ? 0 : next),
+                                         stride_bytes, 8 * groups);
             tegroup_impl_cpu_transpose(dtype, at + 8 * packed * stride_bytes + kk * bytes, stride_bytes, v);
             TEGROUP_IMPL_UNROLL
             for (i = 0; i < step; i++, a += TEGROUP_IMPL_MICRO_M) {
@@ -200,8 +239,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
                     s[r][packed] += a[r] * v[i];
                     /* A compiler that saw the next product of the chain might change their order, or, as gcc does for
                      * AMD's processors, fuse none of a chain's additions. */
-                    __asm__("" : "+x"(s[r][packed]));
-                    if (packed) __asm__("" : "+x"(s[r][0]));
+                    __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][packed]));
+                    if (packed) __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][0]));
                 }
             }
         }
@@ -213,20 +252,28 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
     }
 }
 
-/* The same for `lines` lines and any number of rows from 1 to FEW. */
+/* The same for `lines` lines and any number of rows from 1 to FEW; A's panels are a_k deep. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t m, int32_t lines, const char *at,
-                                                   int64_t stride_bytes, int32_t k, const float *a, float *panel,
-                                                   float *sums) {
+                                                   int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
+                                                   float *panel, float *sums) {
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M };
     const int32_t groups = dtype == TEGROUP_DTYPE_F32 ? 1 : 2; /* four bytes take longer to be read than to be added */
-    int32_t j;
-    for (j = 0; j < lines; j += 8 * groups) {
-        const char *from = at + j * stride_bytes;
-        if (m > 4)
-            tegroup_impl_cpu_few_typed(dtype, TEGROUP_IMPL_FEW, groups, from, stride_bytes, k, a, panel, sums + j);
-        else if (m > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, a, panel, sums + j);
-        else if (m > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, a, panel, sums + j);
-        else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, a, panel, sums + j);
-    }
+    int32_t i, j;
+    for (j = 0; j < lines; j += 8 * groups)
+        for (i = 0; i < m; i += MICRO_M) {
+            const char *from = at + j * stride_bytes;
+            const float *rows = a + i * a_k;
+            const int32_t left = m - i;
+            float *to = sums + i * TEGROUP_IMPL_CPU_TILE_N + j;
+            if (MICRO_M > 6 && left > 8)
+                tegroup_impl_cpu_few_typed(dtype, MICRO_M, groups, from, stride_bytes, k, rows, panel, to);
+            else if (MICRO_M > 6 && left > 6)
+                tegroup_impl_cpu_few_typed(dtype, 8, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 4) tegroup_impl_cpu_few_typed(dtype, 6, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, rows, panel, to);
+            else if (left > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, rows, panel, to);
+            else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, rows, panel, to);
+        }
 }
 
 /* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
@@ -239,26 +286,26 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     if (m > TEGROUP_IMPL_FEW || lines % 16 != 0 || stride_k != 1 || tegroup_impl_cpu_step(dtype) == 0) return 0;
     stride_line *= bytes;
     if (dtype == TEGROUP_DTYPE_F32)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, panel, sums);
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, k, panel, sums);
     else if (dtype == TEGROUP_DTYPE_BF16)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, panel, sums);
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, k, panel, sums);
 #if defined(__F16C__)
-    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, panel, sums);
+    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, k, panel, sums);
 #endif
     return whole;
 }
 #endif
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
-#define TEGROUP_IMPL_PACK_EIGHT_f32 tegroup_impl_cpu_pack_eight
+#define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
-#define TEGROUP_IMPL_PACK_EIGHT_f32(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
 #define TEGROUP_IMPL_STEP_f64(dtype) 0
-#define TEGROUP_IMPL_PACK_EIGHT_f64(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
 /* @each-real */
@@ -332,9 +379,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_FSUF(dtype) > 0 && k >= TEGROUP_IMPL_STEP_FSUF(dtype))
-                for (; i + 8 <= lines; i += 8)
-                    TEGROUP_IMPL_PACK_EIGHT_FSUF(dtype, (const char *)data + (at + i * stride_line) * bytes,
-                                                 stride_line * bytes, k, width, panel + i);
+                i = TEGROUP_IMPL_PACK_EIGHTS_FSUF(dtype, (const char *)data + at * bytes, stride_line * bytes, lines, k,
+                                                  width, panel);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk);
@@ -364,11 +410,13 @@ static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *d
     }
 }
 
-/* sums[m][MICRO_N] += packed A * one panel of B. Fewer rows than MICRO_M run a kernel of their own height. */
-static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int64_t k, const REAL *a, const REAL *b, REAL *sums) {
+/* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
+ * their own height. */
+static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int64_t k, const REAL *a, int32_t a_k, const REAL *b,
+                                               REAL *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
-        const REAL *panel = a + i * k;
+        const REAL *panel = a + (int64_t)i * a_k;
         REAL *at = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         const int32_t rows = m - i;
         if (rows > 4) tegroup_impl_cpu_micro_FSUF(TEGROUP_IMPL_MICRO_M, k, panel, b, at);

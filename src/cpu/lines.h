@@ -6,7 +6,6 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "base/build.h"
-#include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/product.h"
@@ -16,7 +15,8 @@
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS 4 /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
 #if defined(__AVX__)
 #define TEGROUP_IMPL_LINE_LANES 8
 #else
@@ -49,61 +49,52 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtyp
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 
-/* sums[rows][lines] += rows of A, k apart, times lines. Each sum is two vectors of sums, of every other vector of k;
- * what is left of k behind whole pairs comes last. So its bits do not depend on how many rows and lines are multiplied
- * together. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines,
-                                                      const char *const line[4], int32_t k, const float *a,
-                                                      float *sums) {
+/* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is
+ * left of k behind whole pairs comes last. So its bits do not depend on how many rows are multiplied together. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_line_typed(tegroup_dtype dtype, int32_t rows, const char *line, int32_t k,
+                                                     const float *a, float *sums) {
     enum { LANES = TEGROUP_IMPL_LINE_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
-    tegroup_impl_lanes s[4][4][2];
-    int32_t kk, r, l, t, i;
+    tegroup_impl_lanes s[TEGROUP_IMPL_LINES_ROWS][2];
+    int32_t kk, r, t, i;
     memset(s, 0, sizeof s);
     for (kk = 0; kk + 2 * LANES <= k; kk += 2 * LANES) {
+        /* Several rows of A fill the first cache, and what hardware foresees of B has no place there. */
+        if (rows > 1) __builtin_prefetch(line + kk * bytes + TEGROUP_IMPL_LINES_AHEAD, 0, 2);
         TEGROUP_IMPL_UNROLL
         for (t = 0; t < 2; t++) {
             const int32_t at = kk + t * LANES;
+            const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line + at * bytes);
             TEGROUP_IMPL_UNROLL
-            for (l = 0; l < lines; l++) {
-                const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
-                if (lines == 1 && t == 0) __builtin_prefetch(line[0] + at * bytes + 768);
-                TEGROUP_IMPL_UNROLL
-                for (r = 0; r < rows; r++)
-                    s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
-            }
+            for (r = 0; r < rows; r++) s[r][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
         }
     }
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
+        const tegroup_impl_lanes all = s[r][0] + s[r][1];
+        float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N];
         TEGROUP_IMPL_UNROLL
-        for (l = 0; l < lines; l++) {
-            const tegroup_impl_lanes all = s[r][l][0] + s[r][l][1];
-            float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < LANES; i++) sum += all[i];
-            for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
-            sums[r * TEGROUP_IMPL_CPU_TILE_N + l] = sum;
-        }
+        for (i = 0; i < LANES; i++) sum += all[i];
+        for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line, i);
+        sums[r * TEGROUP_IMPL_CPU_TILE_N] = sum;
     }
 }
 
-/* Of one type: `lines` lines for m rows, all at once. Hardware foresees what is read within a page. So of one row,
- * lines longer than that are read four at a time, so many streams, and shorter ones one behind the other, foreseen
- * above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+/* `lines` lines, one behind the other. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, const char *at,
+                                                      int64_t stride_bytes, int32_t lines, int32_t k, const float *a,
+                                                      float *sums) {
+    int32_t l;
+    for (l = 0; l < lines; l++)
+        tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
+}
+
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
                                                    int32_t lines, int32_t k, const float *a, float *sums) {
-    const int together = m == 1 && k * (tegroup_impl_bits(dtype) / 8) > 4096 ? 4 : 1;
-    int32_t l, i;
-    for (l = 0; l < lines; l += together) {
-        const char *line[4];
-        for (i = 0; i < together; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
-        if (together == 4) tegroup_impl_cpu_lines_typed(dtype, 1, 4, line, k, a, sums + l);
-        else if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, 1, line, k, a, sums + l);
-        else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, line, k, a, sums + l);
-        else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, 1, line, k, a, sums + l);
-        else tegroup_impl_cpu_lines_typed(dtype, 4, 1, line, k, a, sums + l);
-    }
+    if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, at, stride_bytes, lines, k, a, sums);
+    else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, at, stride_bytes, lines, k, a, sums);
+    else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, at, stride_bytes, lines, k, a, sums);
+    else tegroup_impl_cpu_lines_typed(dtype, 4, at, stride_bytes, lines, k, a, sums);
 }
 
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */

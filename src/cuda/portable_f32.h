@@ -8,7 +8,7 @@
 #include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/portable_tiles.h"
-#include "cuda/portable.h"
+#include "cuda/portable_store.h"
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes

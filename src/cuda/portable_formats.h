@@ -16,7 +16,7 @@
 #include "cuda/call.h"
 #include "cuda/codes.h"
 #include "cuda/portable_tiles.h"
-#include "cuda/portable.h"
+#include "cuda/portable_store.h"
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and

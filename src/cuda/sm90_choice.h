@@ -28,6 +28,9 @@
  * docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_DRIFT 4e-7
 #define TEGROUP_IMPL_SM90_DRIFT_MOST 0.1
+/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted.
+ * (Of seven from 0.9 to 1, the best for 614 uneven products on an H100: docs/lab/tile-choice.md.) */
+#define TEGROUP_IMPL_SM90_IN_STEP 0.95
 #define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
 #define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
@@ -159,9 +162,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                   : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
                                         + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
+    const int keeps_step = row->paces && k >= TEGROUP_IMPL_SM90_DRIFTING_K
+                           && (groups->parts > 1 || ceil(groups->mean / row->tile_m) * row->tile_m != groups->mean);
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
               * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3
-              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1);
+              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
+              * (keeps_step ? TEGROUP_IMPL_SM90_IN_STEP : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);

@@ -53,7 +53,8 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
     static constexpr bool FAST = FAST_, OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_,
-                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false;
+                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false,
+                          PACES = false; /* it does not pay: docs/lab/fp8.md */
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;

@@ -15,6 +15,9 @@
 #define TEGROUP_IMPL_SM90_FIT         32  /* rows of D; a fitting tile has a multiple of them */
 #define TEGROUP_IMPL_SM90_SMALLER     4   /* how many multiples below the largest a fitting tile may have */
 
+/* Sums of at least this k let blocks drift apart (sm90_pace.h): an estimate, not a measured limit. */
+#define TEGROUP_IMPL_SM90_DRIFTING_K 2048
+
 /* The kernel rows, one on each line: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
  *   name      the tile's rows and columns of D; TEGROUP_IMPL_SM90_<name> is the row's number, which a plan holds
@@ -61,6 +64,7 @@ typedef struct tegroup_impl_sm90_row {
     int32_t flips;          /* whether tiles are flipped: wgmma's M dimension is D's columns */
     int32_t fits;           /* whether tiles are fitting ones: they have a multiple of TEGROUP_IMPL_SM90_FIT rows */
     int32_t narrows;        /* whether a tile row may end in narrow tiles */
+    int32_t paces;          /* whether blocks keep step where they would drift apart: those of cooperative tiles */
     int32_t mma;            /* whether the kernel is PORTABLE's */
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
@@ -73,13 +77,14 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
      flips,                                                                                                            \
      (flips) && (op) != 3,                                                                                             \
      (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                      \
+     !(turns),                                                                                                         \
      0,                                                                                                                \
      ns,                                                                                                               \
      epilogue,                                                                                                         \
      tb,                                                                                                               \
      us},
 #define TEGROUP_IMPL_SM90_MMA_ROW(name, op, ns, epilogue, tb, us)                                                      \
-    {(tegroup_op)(op), 64, 128, 0, 0, 0, 1, ns, epilogue, tb, us},
+    {(tegroup_op)(op), 64, 128, 0, 0, 0, 0, 1, ns, epilogue, tb, us},
     static const tegroup_impl_sm90_row rows[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_MMA_ROW)};
 #undef TEGROUP_IMPL_SM90_ROW

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "core/tensor_types.h"
+#include "core/snapshot_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "core/tensor.h"
@@ -11,6 +12,7 @@
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
+#include "cuda/sm90_pace.h"
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -31,12 +33,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 
     /* One thread loads the stages of every tile by TMA. */
     __device__ __forceinline__ void load() const {
+        tegroup_impl_sm90_pace pace(SHAPE::PACES && may_drift());
         uint32_t step = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
+                if (SHAPE::PACES) pace.keep(step);
                 const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
                               steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
 #pragma unroll
@@ -57,6 +61,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                 step += (uint32_t)steps;
             }
         }
+        if (SHAPE::PACES) pace.leave();
+    }
+    /* Whether blocks may drift apart: some group ends within a tile, and sums are long. */
+    __device__ __forceinline__ bool may_drift() const {
+        const tegroup_tensor &a = call.call.desc.a;
+        const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
+        const uint64_t rows = (uint64_t)(header ? header->rows_max : a.shape.rows);
+        return a.shape.cols >= TEGROUP_IMPL_SM90_DRIFTING_K
+               && (rows % SHAPE::TILE_M != 0
+                   || (header && rows * (uint64_t)a.shape.groups != (uint64_t)header->rows_total));
     }
     /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
      * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must

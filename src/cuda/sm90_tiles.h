@@ -104,6 +104,7 @@ struct tegroup_impl_sm90_shape {
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
+    static constexpr bool PACES = !TURNS; /* see tegroup_impl_sm90_row */
     /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
     /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */

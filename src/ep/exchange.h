@@ -18,6 +18,7 @@
 #include "cpu/rows.h"
 #include "moe/router_scheme.h"
 #include "moe/permutation.h"
+#include "moe/permute.h"
 #include "ep/places.h"
 #include "ep/sizes.h"
 

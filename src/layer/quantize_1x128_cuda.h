@@ -326,7 +326,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
      * that neither columns beside each other nor those of one whole column meet in a bank. */
     __device__ __forceinline__ void turn(const tegroup_impl_1x128_group &group, int64_t row0, int k) const {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        uint4 v[ROWS]; /* unpacked all at once, they have registers spilt */
+        uint4 v[ROWS]; /* packed, since 8 floats for each would spill registers */
 #pragma unroll
         for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
 #pragma unroll

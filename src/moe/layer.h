@@ -35,6 +35,7 @@
 #include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/permutation.h"
+#include "moe/permute.h"
 #include "moe/layer_formats.h"
 #include "moe/layer_rules.h"
 #include "moe/layer_plan.h"
@@ -123,6 +124,8 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_THERE(backward, "grad_output.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME_THERE(given, "given_weights.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_weights, "grad_weights.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME_THERE(wants_fc1, "experts.fc1.main_grad.dtype");
 #define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
@@ -152,10 +155,15 @@ static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_des
                                                            tegroup_op op, tegroup_error *error) {
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
     if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
+    if (op == TEGROUP_OP_FORWARD && p->given) {
+        TEGROUP_IMPL_TRY_MEMORY(given_weights);
+        TEGROUP_IMPL_TRY_MEMORY(router.scheme.given_indices);
+    }
     if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
     TEGROUP_IMPL_TRY_MEMORY(grad_output);
     TEGROUP_IMPL_TRY_MEMORY(grad_tokens);
     TEGROUP_IMPL_TRY_MEMORY(grad_logits);
+    TEGROUP_IMPL_TRY_MEMORY(grad_weights);
     return TEGROUP_OK;
 }
 
@@ -198,7 +206,7 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 
 /* What is written lies apart from all else that the call touches. */
 static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
+    enum { MEMORIES = 3, MATRICES = 4, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_op op = call->op;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
@@ -211,8 +219,10 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
     workspace = count;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
-    if (op == TEGROUP_OP_FORWARD)
+    if (op == TEGROUP_OP_FORWARD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->given_weights, NULL, "must not overlap given_weights", 0);
+    }
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
     if (op == TEGROUP_OP_DGRAD) {
@@ -221,6 +231,8 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
         buffers[count++] =
             tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_weights, "grad_weights.data", "must not overlap grad_weights", 1);
     }
     if (op != TEGROUP_OP_WGRAD)
         count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
@@ -303,10 +315,10 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
-    if (call->op == TEGROUP_OP_DGRAD)
+    if (call->op == TEGROUP_OP_DGRAD && !call->now.given)
         TEGROUP_IMPL_TRY(
             tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts->router, error), error));
-    if (call->op == TEGROUP_OP_FORWARD)
+    if (call->op == TEGROUP_OP_FORWARD && !call->now.given)
         TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
     if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
         TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
@@ -382,7 +394,7 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
-    TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
+    if (!call.now.given) TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
@@ -400,8 +412,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
+    if (call.now.wants_grad_weights) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     return tegroup_router_backward(&call.parts.router_backward, stream, error);
 }
 

@@ -97,7 +97,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
          p->space == TEGROUP_SPACE_HOST, (int64_t)snapshot.total_bytes, 1)                                             \
     ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
          tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
-    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
+    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_weights,        \
          p->capacity, real)                                                                                            \
     ITEM(GRAD_WEIGHTS, "gradient of the router's weights", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits, slots,   \
          real)                                                                                                         \
@@ -204,6 +204,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.backward = tegroup_impl_there(&desc->grad_output);
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
+    p.wants_grad_weights = p.wants_grad_logits || tegroup_impl_there(&desc->grad_weights);
+    p.given = tegroup_impl_there(&desc->given_weights);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.wants_fc1 = experts->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
@@ -212,7 +214,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        p.keeps[which] = !p.given && !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
     p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses && !p.choice.has_scheme;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
@@ -308,6 +311,10 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     router->experts = p->experts;
     router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
     router->workspace_bytes = p->router_bytes;
+    if (p->given) {
+        router->weights = desc->given_weights;
+        router->indices = desc->router.scheme.given_indices;
+    }
     if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
         router->probabilities =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
@@ -378,7 +385,7 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     if (p->wants_grad_tokens)
         mlp->dgrad_out =
             tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
-    if (p->wants_grad_logits)
+    if (p->wants_grad_weights)
         mlp->grad_row_scale =
             tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
 }
@@ -441,6 +448,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     parts->grad_tokens.accumulate = desc->adds_to_grad_tokens;
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
+    if (p->given) grad_weights = desc->grad_weights;
     parts->grad_weights = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),
         tegroup_impl_moe_column(row_of_slot), tegroup_impl_moe_column(&grad_weights));
@@ -491,11 +499,14 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     none.op = TEGROUP_OP_FORWARD;
     none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
-    router = parts.router;
-    if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
-    made.planned.router_bytes = layout.total_bytes;
+    if (!made.planned.given) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
+        router = parts.router;
+        if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
+        TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
+        made.planned.router_bytes = layout.total_bytes;
+    }
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;

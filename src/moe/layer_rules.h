@@ -10,6 +10,7 @@
 #include "core/gemm_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
+#include "moe/routing_types.h"
 #include "moe/layer_types.h"
 #include "base/build.h"
 #include "base/rules.h"
@@ -126,9 +127,56 @@ static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_de
                          TEGROUP_DTYPE_F64);
     TEGROUP_IMPL_RULE_ENUM(bias, TEGROUP_DTYPE_COUNT - 1, "experts.fc2.bias.dtype", "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(
-        DTYPE, !p->wants_grad_logits || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
+        DTYPE, !p->wants_grad_weights || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
         ERROR_UNSUPPORTED, "experts.fc2.bias.dtype",
-        "must be one that weights have beside tokens.dtype, with grad_logits", p->rows, bias);
+        "must be one that weights have beside tokens.dtype, with grad_logits or grad_weights", p->rows, bias);
+    return TEGROUP_OK;
+}
+
+/* The routing of the caller's own, beside which there is no other. */
+static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                          tegroup_error *error) {
+    static const char *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("given_weights"),
+                             *const grad[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("router.scheme.given_indices");
+    static const char absent[] = "must be absent with given_weights";
+    const tegroup_router_desc *router = &desc->router;
+    const tegroup_matrix *const matrices[7] = {&router->logits,         &router->probabilities, &router->weights,
+                                               &router->indices,        &router->counts,        &router->loss_gradients,
+                                               &desc->grad_logits};
+    static const char *const paths[7] = {"router.logits.dtype",  "router.probabilities.dtype",
+                                         "router.weights.dtype", "router.indices.dtype",
+                                         "router.counts.dtype",  "router.loss_gradients.dtype",
+                                         "grad_logits.dtype"};
+    tegroup_router_scheme others = router->scheme;
+    int i;
+    memset(&others.given_indices, 0, sizeof others.given_indices);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_shape(&desc->given_weights, weights, p->tokens, p->k, 1u << p->real, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&router->scheme.given_indices, indices, p->tokens, p->k,
+                                                     TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&desc->grad_weights, grad, p->tokens, p->k, 1u << p->real, error));
+    TEGROUP_IMPL_RULE(p->backward || !tegroup_impl_there(&desc->grad_weights), ERROR_COMBINATION, "grad_weights",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_there(&desc->grad_weights) || desc->grad_weights.ld == 0
+                          || desc->grad_weights.ld == p->k,
+                      ERROR_LAYOUT, "grad_weights.ld", "must be 0 or router.k", p->k, desc->grad_weights.ld);
+    for (i = 0; i < 7; i++)
+        TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(matrices[i]), ERROR_COMBINATION, paths[i], absent,
+                             TEGROUP_DTYPE_UNSET, (int32_t)matrices[i]->dtype);
+    TEGROUP_IMPL_RULE(router->normalize == 0, ERROR_COMBINATION, "router.normalize", "must be 0 with given_weights", 0,
+                      router->normalize);
+    TEGROUP_IMPL_RULE(router->balance_coefficient == 0, ERROR_COMBINATION, "router.balance_coefficient",
+                      "must be 0 with given_weights", 0, 1);
+    TEGROUP_IMPL_RULE(!router->balance_loss && !router->z_loss, ERROR_COMBINATION,
+                      router->balance_loss ? "router.balance_loss" : "router.z_loss", "must be NULL with given_weights",
+                      0, 1);
+    TEGROUP_IMPL_RULE(router->threads == 0, ERROR_COMBINATION, "router.threads", "must be 0 with given_weights", 0,
+                      router->threads);
+    TEGROUP_IMPL_RULE(tegroup_impl_scheme_plain(&others) && others.topk_group == 0 && (int32_t)others.group_score == 0,
+                      ERROR_COMBINATION, "router.scheme",
+                      "must be all zero, given_indices apart, with given_weights", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -189,8 +237,12 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
         tegroup_impl_check_optional_shape(&desc->grad_tokens, paths[3], p->tokens, p->width, floats, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional_shape(&desc->grad_logits, paths[4], p->tokens, p->experts, floats, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_shape(&desc->router.logits, paths[5], p->tokens, p->experts, floats, error));
+    if (p->given) TEGROUP_IMPL_TRY(tegroup_impl_moe_check_given(desc, p, error));
+    else
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix_shape(&desc->router.logits, paths[5], p->tokens, p->experts, floats, error));
+    TEGROUP_IMPL_RULE(p->given || !tegroup_impl_there(&desc->grad_weights), ERROR_COMBINATION, "grad_weights",
+                      "needs given_weights", 1, 0);
     TEGROUP_IMPL_RULE_AS(
         DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
         ERROR_DTYPE, "router.probabilities.dtype", "must be F64 where tokens are, else F32", p->real,
@@ -202,11 +254,11 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
     TEGROUP_IMPL_RULE_AS(SCALING,
-                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_weights
                              || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
                          ERROR_UNSUPPORTED, "grad_format.scaling",
-                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
-                         "quantised rows",
+                         "must be none with experts.fc2.bias and grad_logits or grad_weights: no product has a plain "
+                         "bias beside quantised rows",
                          TEGROUP_SCALING_NONE, desc->grad_format.scaling);
     return TEGROUP_OK;
 }

@@ -25,7 +25,7 @@ typedef struct tegroup_moe_format {
  *             experts        fc1, activation times the row's weight, fc2
  *             combine        Y[t] = the sum of token t's rows, in the order of its choices
  *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
- *             gradient of the weights, through the router to that of the logits
+ *             gradient of the weights, through the router to that of the logits (of given_weights, as it is)
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
  *
  * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
@@ -90,6 +90,12 @@ typedef struct tegroup_moe_desc {
     int64_t         expert_capacity; /* rows that each expert has room for, such as tokens * k / experts times a factor:
                                         buffers hold experts * expert_capacity, and choices beyond an expert's own have
                                         no row. 0 = no such limit; else capacity is 0. As planned, or smaller      */
+    tegroup_matrix  given_weights; /* in  [tokens, k], F64 where tokens are, else F32: with router.scheme.given_indices
+                                      the routing of the caller's own. Nothing is routed then: but for k and these
+                                      indices all of router, and grad_logits, must be absent, zero or NULL. A choice
+                                      whose index is no expert has no row. Absent = the router's                  */
+    tegroup_matrix  grad_weights;  /* out the gradient of given_weights, with their shape and dtype, packed; 0 for
+                                      choices without a row. Just with given_weights; absent = not wanted         */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -114,6 +120,8 @@ typedef struct tegroup_moe_planned {
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
+    int32_t       given;        /* weights and indices are the caller's own                                       */
+    int32_t       wants_grad_weights; /* of those, or on the way to grad_logits                                   */
     int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */

@@ -19,7 +19,7 @@
 #include "moe/router_batch_cuda.h"
 #include "moe/router_choice_cuda.h"
 #include "moe/router_gradient_cuda.h"
-#include "moe/router_scheme_cuda.h"
+#include "moe/router_scheme_launch_cuda.h"
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {

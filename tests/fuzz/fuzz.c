@@ -99,6 +99,11 @@ static uint64_t memory_hash(void) { /* of all but the workspace */
     return hash;
 }
 
+/* A call given an older, shorter struct has taken the rest of it for zeros. */
+static void forget_untold(void *desc, size_t told, size_t whole) {
+    if (told < whole) memset((char *)desc + told, 0, whole - told);
+}
+
 /* ---- spoiling a descriptor ------------------------------------------------------------------------------------- */
 
 typedef struct field { size_t at, bytes; } field;
@@ -409,6 +414,7 @@ static void fuzz_prepare(void) {
     before = memory_hash();
     status = tegroup_prepare(&desc, NULL, &error);
     check_error(status, &error);
+    forget_untold(&desc, desc.struct_size, sizeof desc);
     if (status == TEGROUP_OK) {
         check_snapshot(&desc);
         MUST(desc.clamp || ((const tegroup_snapshot_header *)desc.snapshot)->status == 0); /* lies are refused */
@@ -434,7 +440,8 @@ static double tensor_bytes(const tegroup_tensor *t) {
     return elements * bits_of(t->dtype) / 8;
 }
 
-#define MOST_BYTES 8192 /* of one buffer; who claims more, lies */
+#define MOST_BYTES       8192      /* of one buffer; who claims more, lies */
+#define MOST_SAVED_BYTES (1 << 26) /* of what a layer keeps; one that asks for more is planned and not run */
 
 static int tensor_lies(const tegroup_tensor *t) {
     double bytes = tensor_bytes(t);
@@ -795,6 +802,7 @@ static void fuzz_gemm(void) {
     lies |= (double)room(desc.row_scale) < (double)bits_of(desc.row_scale_dtype) / 8 * (double)desc.a.shape.rows
                                                * (desc.a.shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET ? desc.a.shape.groups : 1);
     if (lies) desc.space = TEGROUP_SPACE_DEVICE;
+    forget_untold(&desc, desc.struct_size, sizeof desc);
 
     check_verdicts(&desc, chance(80) ? &target : NULL, &plan, &planned);
     if (planned != TEGROUP_OK) return;
@@ -857,7 +865,7 @@ static int finish_matrices(tegroup_matrix *const *matrices, int count, int64_t l
     return lies;
 }
 
-/* A call that fails has written nothing. */
+/* A call that fails has written nothing. After it the descriptor says what the call was told and no more. */
 #define CALL(function, desc)                                        \
     do {                                                            \
         tegroup_error error = no_error;                             \
@@ -865,6 +873,7 @@ static int finish_matrices(tegroup_matrix *const *matrices, int count, int64_t l
         status = function(&(desc), NULL, &error);                   \
         check_error(status, &error);                                \
         if (status != TEGROUP_OK) MUST(memory_hash() == before);    \
+        forget_untold(&(desc), (desc).struct_size, sizeof(desc));   \
     } while (0)
 
 /* Numbers of a descriptor outside its matrices, spoilt now and then. */
@@ -906,7 +915,6 @@ static void fuzz_count(void) {
     if (finish_matrices(matrices, COUNT(matrices), desc.groups > 0 && desc.groups < 100 ? desc.groups : 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_count, desc);
     if (status != TEGROUP_OK) return;
-    if (desc.struct_size < sizeof desc) desc.offsets.dtype = TEGROUP_DTYPE_UNSET; /* which an older struct has not */
     for (g = 0; g < desc.groups; g++) {
         MUST(desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum);
         sum += entry(&desc.counts, 0, g);
@@ -926,6 +934,10 @@ static void some_scheme(tegroup_router_scheme *s, int64_t tokens, int32_t expert
     if (chance(30)) s->z_coefficient = below(3) - 1;
     if (chance(30)) s->token_mask = (const uint8_t *)buffer((size_t)tokens);
     if (chance(30)) s->valid_tokens = (const int64_t *)buffer(8);
+}
+
+static int mask_lies(const tegroup_router_scheme *s, int64_t tokens) {
+    return s->token_mask && (double)tokens > (double)room(s->token_mask);
 }
 
 static void fuzz_router(void) {
@@ -953,7 +965,7 @@ static void fuzz_router(void) {
           FIELD(tegroup_router_desc, balance_coefficient));
     desc.balance_loss = chance(50) ? (double *)buffer(8) : NULL;
     if (desc.balance_loss && chance(5)) desc.balance_loss = (double *)((char *)desc.balance_loss + 1);
-    if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    if (finish_matrices(matrices, COUNT(matrices), 0) || mask_lies(&desc.scheme, desc.logits.rows)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_router, desc);
     if (status != TEGROUP_OK) return;
     for (i = 0; desc.indices.dtype != TEGROUP_DTYPE_UNSET && i < desc.indices.rows; i++) /* every choice an expert, none twice */
@@ -971,6 +983,7 @@ static void fuzz_router_backward(void) {
     tegroup_matrix *matrices[] = {&desc.probabilities, &desc.indices, &desc.counts, &desc.grad_weights, &desc.grad_logits, &desc.scheme.bias, &desc.scheme.given_indices, &desc.loss_gradients, &desc.logits};
     tegroup_dtype real = any_real();
     int64_t tokens = below(5);
+    int lies;
     tegroup_status status;
     OPEN(desc);
     desc.experts = 1 + below(9);
@@ -990,7 +1003,8 @@ static void fuzz_router_backward(void) {
     }
     SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k), FIELD(tegroup_router_backward_desc, threads),
           FIELD(tegroup_router_backward_desc, normalize), FIELD(tegroup_router_backward_desc, balance_coefficient));
-    if (finish_matrices(matrices, COUNT(matrices), desc.experts > 0 && desc.experts < 100 ? desc.experts - 2 : 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    lies = finish_matrices(matrices, COUNT(matrices), desc.experts > 0 && desc.experts < 100 ? desc.experts - 2 : 0);
+    if (lies || mask_lies(&desc.scheme, desc.probabilities.rows)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_router_backward, desc);
 }
 
@@ -1062,7 +1076,7 @@ static void fuzz_export(void) {
     if (finish_matrices(matrices, COUNT(matrices), 40)) desc.space = TEGROUP_SPACE_DEVICE;
     if (chance(5)) desc.shape.snapshot = NULL;
     CALL(tegroup_export, desc);
-    if (status != TEGROUP_OK || desc.source_rows.dtype == TEGROUP_DTYPE_UNSET || desc.struct_size < sizeof desc) return;
+    if (status != TEGROUP_OK || desc.source_rows.dtype == TEGROUP_DTYPE_UNSET) return;
     for (int64_t row = 0; row < n; row++) MUST(entry(&desc.source_rows, 0, row) == -1 || entry(&desc.source_rows, 0, row) == row); /* its own buffer */
 }
 
@@ -1341,6 +1355,7 @@ static void fuzz_linear(void) {
             tensors[i]->pointers = NULL;
     }
     if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+    forget_untold(&desc, desc.struct_size, sizeof desc);
 
     status = tegroup_linear_plan_make(&desc, NULL, &plan, &error);
     check_error(status, &error);
@@ -1469,6 +1484,7 @@ static void fuzz_mlp(void) {
             tensors[i]->pointers = NULL;
     }
     if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+    forget_untold(&desc, desc.struct_size, sizeof desc);
 
     status = tegroup_mlp_plan_make(&desc, NULL, &plan, &error);
     check_error(status, &error);
@@ -1508,6 +1524,21 @@ static void some_weights(tegroup_mlp_weights *w, tegroup_dtype dtype, int32_t gr
     w->main_grad.ld = w->main_grad.group_stride = w->bias_grad.ld = w->bias_grad.group_stride = 0;
 }
 
+static void router_of_layer(tegroup_moe_desc *desc, int64_t tokens, int32_t experts, tegroup_dtype real, int backward) {
+    tegroup_router_desc *router = &desc->router;
+    router->normalize = below(2);
+    if (chance(30)) router->balance_coefficient = 0.5;
+    set_matrix(&router->logits, tokens, experts, any_float());
+    if (chance(50)) some_scheme(&router->scheme, tokens, experts, router->k);
+    if (chance(30)) set_matrix(&router->probabilities, tokens, experts, real);
+    if (chance(30)) set_matrix(&router->weights, tokens, router->k, real);
+    if (chance(30)) set_matrix(&router->indices, tokens, router->k, any_int());
+    if (chance(30)) set_matrix(&router->counts, 1, experts, any_int());
+    if (backward && chance(80)) set_matrix(&desc->grad_logits, tokens, experts, any_float());
+    router->balance_loss = chance(30) ? (double *)buffer(8) : NULL;
+    router->z_loss = chance(20) ? (double *)buffer(8) : NULL;
+}
+
 static void fuzz_moe(void) {
 #define MOE_FIELDS(t)   TENSOR_FIELDS(tegroup_moe_desc, experts.t)
 #define MOE_POINTERS(t) TENSOR_POINTERS(tegroup_moe_desc, experts.t)
@@ -1529,7 +1560,8 @@ static void fuzz_moe(void) {
     tegroup_moe_desc desc;
     tegroup_mlp_weights *weights[] = {&desc.experts.fc1, &desc.experts.fc2, &desc.experts.fc1_up};
     tegroup_matrix *matrices[] = {&desc.tokens, &desc.output, &desc.grad_output, &desc.grad_tokens, &desc.grad_logits, &desc.router.logits, &desc.router.probabilities, &desc.router.weights,
-                                  &desc.router.indices, &desc.router.counts, &desc.router.loss_gradients, &desc.router.scheme.bias, &desc.router.scheme.given_indices};
+                                  &desc.router.indices, &desc.router.counts, &desc.router.loss_gradients, &desc.router.scheme.bias, &desc.router.scheme.given_indices,
+                                  &desc.given_weights, &desc.grad_weights};
     tegroup_tensor *tensors[12];
     tegroup_moe_plan plan;
     tegroup_error error = no_error;
@@ -1541,24 +1573,19 @@ static void fuzz_moe(void) {
     int i, wide, lies = 0, forwards = 0;
     OPEN(desc);
     desc.router.k = 1 + below(experts);
-    desc.router.normalize = below(2);
-    if (chance(30)) desc.router.balance_coefficient = 0.5;
     set_matrix(&desc.tokens, tokens, width, dtype);
     set_matrix(&desc.output, tokens, outputs, any_float());
-    set_matrix(&desc.router.logits, tokens, experts, any_float());
-    if (chance(50)) some_scheme(&desc.router.scheme, tokens, experts, desc.router.k);
-    if (chance(30)) set_matrix(&desc.router.probabilities, tokens, experts, real);
-    if (chance(30)) set_matrix(&desc.router.weights, tokens, desc.router.k, real);
-    if (chance(30)) set_matrix(&desc.router.indices, tokens, desc.router.k, any_int());
-    if (chance(30)) set_matrix(&desc.router.counts, 1, experts, any_int());
     if (backward) {
         set_matrix(&desc.grad_output, tokens, outputs, dtype);
         if (chance(80)) set_matrix(&desc.grad_tokens, tokens, width, any_float());
-        if (chance(80)) set_matrix(&desc.grad_logits, tokens, experts, any_float());
         desc.experts.recompute = below(2);
     }
-    desc.router.balance_loss = chance(30) ? (double *)buffer(8) : NULL;
-    desc.router.z_loss = chance(20) ? (double *)buffer(8) : NULL;
+    if (chance(75)) router_of_layer(&desc, tokens, experts, real, backward);
+    else { /* a routing of the caller's own */
+        set_matrix(&desc.given_weights, tokens, desc.router.k, real);
+        set_matrix(&desc.router.scheme.given_indices, tokens, desc.router.k, any_int());
+        if (backward && chance(80)) set_matrix(&desc.grad_weights, tokens, desc.router.k, real);
+    }
     if (chance(30)) desc.capacity = below(1 + tokens * desc.router.k);
     desc.drops_by_weight = below(2);
     desc.experts.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
@@ -1590,8 +1617,9 @@ static void fuzz_moe(void) {
         if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
             tensors[i]->pointers = NULL;
     }
-    lies |= desc.router.scheme.token_mask && (double)desc.tokens.rows > (double)room(desc.router.scheme.token_mask);
+    lies |= mask_lies(&desc.router.scheme, desc.tokens.rows);
     if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+    forget_untold(&desc, desc.struct_size, sizeof desc);
 
     status = tegroup_moe_plan_make(&desc, NULL, &plan, &error);
     check_error(status, &error);
@@ -1604,7 +1632,7 @@ static void fuzz_moe(void) {
         if (i <= TEGROUP_MOE_SAVED_BY_DGRAD) MUST(layout.total_bytes == (i == TEGROUP_MOE_SAVED_BY_FORWARD ? plan.saved_by_forward_bytes : plan.saved_by_dgrad_bytes));
         else MUST(layout.total_bytes <= plan.workspace_bytes);
     }
-    if ((double)plan.saved_by_forward_bytes + (double)plan.saved_by_dgrad_bytes > 1 << 26) return; /* a huge capacity is no lie */
+    if ((double)plan.saved_by_forward_bytes + (double)plan.saved_by_dgrad_bytes > MOST_SAVED_BYTES) return; /* a huge capacity is no lie */
     desc.saved_by_forward = aligned_buffer(plan.saved_by_forward_bytes);
     desc.saved_by_forward_bytes = plan.saved_by_forward_bytes - (size_t)(plan.saved_by_forward_bytes && chance(3));
     desc.saved_by_dgrad = aligned_buffer(plan.saved_by_dgrad_bytes);
@@ -1827,6 +1855,7 @@ static void fuzz_chain(void) {
         routings[i].shape.snapshot = arguments[i].snapshot;
     }
     if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+    forget_untold(&desc, desc.struct_size, sizeof desc);
 
     explained = tegroup_chain_explain(&desc, verdicts, &error);
     check_error(explained, &error);
@@ -1847,6 +1876,7 @@ static void fuzz_chain(void) {
     check_layout(&layout);
     MUST(tegroup_chain_layout(&plan, TEGROUP_CHAIN_WORKSPACE, &layout, NULL) == TEGROUP_OK && layout.total_bytes == plan.workspace_bytes);
     check_layout(&layout);
+    if (plan.saved_bytes > MOST_SAVED_BYTES) return; /* nor are huge rows between two ops */
     desc.saved = aligned_buffer(plan.saved_bytes);
     desc.saved_bytes = plan.saved_bytes - (size_t)(plan.saved_bytes && chance(3));
     spoil_pointers(&desc, pointers, COUNT(pointers));

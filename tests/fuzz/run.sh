@@ -24,7 +24,7 @@ failed=0
 
 # Two jobs with seeds of their own. Inputs are as long as a descriptor asks for, from the start.
 job() { # program, runs, seed
-    ASAN_OPTIONS=quarantine_size_mb=16 "$1" -runs="$2" -seed="$3" -max_len=400 -len_control=0 -timeout=10 \
+    ASAN_OPTIONS=quarantine_size_mb=16 "$1" -runs="$2" -seed="$3" -max_len=400 -len_control=0 -timeout=60 \
         -artifact_prefix="$work/" > "$work/$3.log" 2>&1
 }
 job build/fuzz $(((runs + 1) / 2)) 1 & first=$!
@@ -37,6 +37,8 @@ echo "fuzz $done_runs executions, $findings findings"
 if [ $findings -eq 0 ] && [ "$done_runs" -ge "$runs" ]; then echo 'ok fuzz'
 else
     echo 'not ok fuzz'
+    # the finding and its input first; build/fuzz FILE runs one again
+    grep -hE 'violated|ERROR|runtime error|SUMMARY|^Base64' $work/1.log $work/2.log
     grep -hvE '^(#|	NEW_FUNC|")' $work/1.log $work/2.log | head -n 60
     failed=1
 fi

@@ -34,9 +34,11 @@ if [ -z "${EP_NCCL:-}" ]; then
     [ $failed -eq 0 ] || exit 1
 fi
 
-runs() { # name, arguments: what it says on stdout begins with ok
-    name=$1; shift
-    timeout 100 "$program" --ranks "$ranks" "$@" >"$log" 2>&1 && grep -q '^ok ' "$log"
+runs() { # name, words in order: each in a line of its own that begins with ok; arguments
+    name=$1 words=$2; shift 2
+    timeout 100 "$program" --ranks "$ranks" "$@" >"$log" 2>&1
+    said=$?
+    echo "$words" | while IFS= read -r word; do grep -q "^ok .*$word" "$log" || exit 1; done && [ $said -eq 0 ]
     report $? "ep_nccl_$name"
 }
 refuses() { # fault, words: one line with them on stderr, exit status 1, in time
@@ -44,8 +46,10 @@ refuses() { # fault, words: one line with them on stderr, exit status 1, in time
     [ $? -eq 1 ] && grep -q "^ep_nccl: rank [0-9]*: .*$2" "$log" && ! grep -q '^ok ' "$log"
     report $? "ep_nccl_fault_$1"
 }
-runs windows
-runs messages --messages
+runs windows 'stores into windows
+FP8 with 1x128 scales
+100 replays have the bits of the calls'
+runs messages 'by messages' --messages
 refuses gone 'did not come within 2 s'
 refuses late 'did not come within 2 s'
 refuses counts 'does not have the same counts'

@@ -51,6 +51,23 @@ static __global__ void count_different(const unsigned char *x, const unsigned ch
     if (mine != 0) atomicAdd(count, mine);
 }
 
+/* What launches have left in the count by which Hopper's blocks keep step: nothing, or the next one would wait in vain,
+ * or not at all. */
+static __global__ void steps_left(unsigned long long *left) {
+#if defined(TEGROUP_IMPL_HOPPER) && TEGROUP_IMPL_HOPPER && !defined(TEGROUP_NO_SM90)
+    *left = *tegroup_impl_sm90_step_count() % tegroup_impl_sm90_pace::ALL;
+#else
+    *left = 0;
+#endif
+}
+static unsigned long long product_steps_left(void) {
+    unsigned long long *on_device, left;
+    MUST(cudaMalloc((void **)&on_device, sizeof left));
+    steps_left<<<1, 1>>>(on_device);
+    MUST(cudaMemcpy(&left, on_device, sizeof left, cudaMemcpyDeviceToHost));
+    MUST(cudaFree(on_device));
+    return left;
+}
 static __global__ void gather(const void *data, int32_t element_bytes, const int64_t *from, int32_t count, void *to) {
     for (int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x); i < count; i += (int32_t)(gridDim.x * blockDim.x)) {
         if (element_bytes == 4) ((uint32_t *)to)[i] = ((const uint32_t *)data)[from[i]];

@@ -57,7 +57,8 @@ static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row 
         if (!(v.worst <= 1)) wrong = "result";
         else if (!(b.worst <= 1)) wrong = "bias gradient";
         else if (guards_changed() + workspace_guards_changed() != 0) wrong = "guard bytes changed";
-        else if (p.s.tail == TEGROUP_TAIL_KEEP && problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
+        else if (problem_tail_wrong(&p) != 0) wrong = "rows that are no group's are not what tail asks for";
+        else if (problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
         if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
     }
     mirror_tile = MIRROR_PLANNED_TILE;

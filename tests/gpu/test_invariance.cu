@@ -259,6 +259,7 @@ static __global__ void __launch_bounds__(1024) keep_busy(const uint4 *from, uint
 /* A thousand runs on an idle GPU, a thousand beside a kernel that computes on a third of it and a thousand beside one that
  * copies there, the tiles in turns: one hash. Between begin and end of the other kernel nothing may wait for the whole GPU. */
 static void beside_other_work(int b) {
+    enum { LONG = TEGROUP_IMPL_SM90_DRIFTING_K + 8 };
     static const int64_t counts[8] = {700, 0, 3, 420, 64, 1, 511, 300};
     const int64_t runs = scaled(1000), words = (int64_t)8 << 20; /* of 16 bytes: more than L2 holds */
     const unsigned long long limit_ns = (unsigned long long)scaled(10000) * 1000000;
@@ -295,8 +296,8 @@ static void beside_other_work(int b) {
         p.accumulate = kind == 3;
         p.groups = 8;
         p.rows = 2048;
-        p.n = 512;
-        p.k = 776;
+        p.n = kind == 1 ? LONG : 512; /* a forward product and a dgrad with sums so long that blocks keep step */
+        p.k = kind == 0 ? LONG : 776;
         p.seed = 78;
         product_make(&p, backends[b]);
         product_counts(&p, counts);
@@ -360,6 +361,65 @@ TEST(contract, line6_beside_other_work) {
         beside_other_work(b);
         ASSERT_PASSING();
     }
+}
+
+/* ---- blocks that keep step -------------------------------------------------------------------------------------------- */
+
+/* Long sums of groups that end within tiles: alone, two at a time, and on a few multiprocessors. */
+TEST(gpu, long_sums_in_step) {
+    static const int64_t counts[6] = {1700, 129, 0, 900, 1, 1270};
+    enum { LONG = 2 * TEGROUP_IMPL_SM90_DRIFTING_K + 72, TWO = 2 };
+    rng r = rng_seed(6006);
+    cudaStream_t streams[TWO];
+    for (int i = 0; i < TWO; i++) MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    EACH_BUNDLED(b)
+    for (int kind = 0; kind < 4; kind++) {
+        product p[TWO];
+        uint64_t hash[TWO];
+        for (int i = 0; i < TWO; i++) {
+            int64_t some[6], disturbed;
+            memset(&p[i], 0, sizeof p[i]);
+            p[i].op = ops[kind % 2];
+            p[i].in = halves[kind / 2];
+            p[i].out = i == 0 ? p[i].in : TEGROUP_DTYPE_F32;
+            p[i].groups = 6;
+            p[i].n = kind % 2 ? LONG : at_least(264, scaled(2056));
+            p[i].k = kind % 2 ? at_least(264, scaled(2056)) : LONG;
+            p[i].seed = rng_next(&r) >> 8;
+            for (int g = 0; g < 6; g++) {
+                some[g] = counts[g] > 1 ? at_least(130 + g, scaled(counts[g])) : counts[g];
+                p[i].rows += some[g];
+            }
+            product_make(&p[i], backends[b]);
+            product_counts(&p[i], some);
+            ASSERT_EQ(TEGROUP_OK, product_plan(&p[i]));
+            run_every_tile(&p[i], &p[i].plan, &r, 500);
+            ASSERT_PASSING();
+            hash[i] = product_hash(&p[i], NULL);
+            const verdict v = product_sample(&p[i], 500, &r, &disturbed);
+            ASSERT_TRUE(v.worst <= 1);
+        }
+        for (int32_t limit = 0; limit <= 5; limit += 5)
+            for (int32_t tile = 0; tile < plan_tiles(&p[0].plan); tile++) {
+                tegroup_plan plan[TWO];
+                int taken = 1;
+                for (int i = 0; i < TWO; i++) {
+                    p[i].desc.options.sm_limit = limit;
+                    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p[i].desc, NULL, &plan[i], &p[i].error));
+                    taken = plan_take_tile(&plan[i], tile) && taken;
+                    product_poison(&p[i], NULL);
+                }
+                if (!taken) continue;
+                MUST(cudaDeviceSynchronize());
+                for (int64_t runs = at_least(1, scaled(10)); runs > 0; runs--)
+                    for (int i = 0; i < TWO; i++) ASSERT_EQ(TEGROUP_OK, product_run(&p[i], &plan[i], streams[i]));
+                MUST(cudaDeviceSynchronize());
+                for (int i = 0; i < TWO; i++) ASSERT_EQ(hash[i], product_hash(&p[i], NULL));
+                ASSERT_EQ(0, product_steps_left());
+            }
+        for (int i = 0; i < TWO; i++) product_free(&p[i]);
+    }
+    for (int i = 0; i < TWO; i++) MUST(cudaStreamDestroy(streams[i]));
 }
 
 /* ---- any number of groups --------------------------------------------------------------------------------------------- */

@@ -16,20 +16,23 @@ void *fresh(size_t bytes) { /* poisoned, and freed with the mark's other memory 
     return memory;
 }
 
-/* The layer, made on the host, with everything in device memory. wide: columns are multiples of 16 bytes. */
-static int device_layer(layer *l, rng *r, tegroup_dtype dtype, tegroup_backend backend, int wide, const layer_format *format, tegroup_moe_desc *desc, tegroup_moe_plan *plan, void *mark) {
+/* The layer, made on the host, with everything in device memory. wide: columns are multiples of 16 bytes; given: the routing is the
+ * caller's own. */
+static int device_layer(layer *l, rng *r, tegroup_dtype dtype, tegroup_backend backend, int wide, int given, const layer_format *format, tegroup_moe_desc *desc, tegroup_moe_plan *plan, void *mark) {
     tegroup_error error;
     layer_made_of = format != NULL ? 16 : wide ? 8 : 1;
     layer_make(l, r, dtype, 1, rng_int(r, 0, 3));
     layer_made_of = 1;
     if (format != NULL) layer_in_format(l, format);
+    if (given) give_routing(l, r, rng_int(r, 0, 3));
     if (test_failed) return 0;
     *desc = l->desc;
     mirror_up(mark);
     desc->space = TEGROUP_SPACE_DEVICE;
     desc->experts.options.backend = backend;
-    tegroup_matrix *matrices[] = {&desc->tokens, &desc->router.logits, &desc->output, &desc->grad_output, &desc->grad_tokens, &desc->grad_logits};
-    for (int i = 0; i < 6; i++) matrices[i]->data = device_of(matrices[i]->data);
+    tegroup_matrix *matrices[] = {&desc->tokens, &desc->router.logits, &desc->output, &desc->grad_output, &desc->grad_tokens, &desc->grad_logits,
+                                  &desc->router.scheme.given_indices, &desc->given_weights, &desc->grad_weights};
+    for (int i = 0; i < (int)(sizeof matrices / sizeof *matrices); i++) matrices[i]->data = device_of(matrices[i]->data);
     tegroup_mlp_weights *weights[] = {&desc->experts.fc1, &desc->experts.fc2};
     for (int i = 0; i < 2; i++) {
         tensor_to_device(&weights[i]->weight, 0), tensor_to_device(&weights[i]->bias, 0);
@@ -82,7 +85,7 @@ static void layers(tegroup_backend backend, const tegroup_dtype *dtypes, int cou
         tegroup_moe_desc desc;
         tegroup_moe_plan plan;
         result results[RESULTS];
-        if (device_layer(&l, &r, dtypes[rng_int(&r, 0, count - 1)], backend, backend == TEGROUP_BACKEND_SM90 || rng_chance(&r, 50), NULL, &desc, &plan, mark)) {
+        if (device_layer(&l, &r, dtypes[rng_int(&r, 0, count - 1)], backend, backend == TEGROUP_BACKEND_SM90 || rng_chance(&r, 50), 0, NULL, &desc, &plan, mark)) {
             results_of(&desc, results);
             step(&plan, &desc);
             ASSERT_PASSING();
@@ -132,7 +135,7 @@ static void replays(tegroup_backend backend, uint64_t seed) {
     while (!made || l.tokens < 8) {
         if (made) layer_free(&l);
         guards_release(mark);
-        made = device_layer(&l, &r, TEGROUP_DTYPE_BF16, backend, 1, NULL, &desc, &plan, mark);
+        made = device_layer(&l, &r, TEGROUP_DTYPE_BF16, backend, 1, 0, NULL, &desc, &plan, mark);
         ASSERT_PASSING();
     }
     results_of(&desc, results);
@@ -249,7 +252,7 @@ static void formats(tegroup_backend backend, uint64_t seed) {
             tegroup_moe_desc desc;
             tegroup_moe_plan plan;
             result results[RESULTS];
-            if (device_layer(&l, &r, TEGROUP_DTYPE_BF16, backend, 1, &layer_formats[which], &desc, &plan, mark)) {
+            if (device_layer(&l, &r, TEGROUP_DTYPE_BF16, backend, 1, 0, &layer_formats[which], &desc, &plan, mark)) {
                 results_of(&desc, results);
                 step(&plan, &desc);
                 ASSERT_PASSING();
@@ -296,7 +299,7 @@ static void drops(tegroup_backend backend, tegroup_dtype dtype, uint64_t seed) {
         tegroup_moe_plan plan;
         tegroup_error error;
         result results[RESULTS];
-        if (device_layer(&l, &r, dtype, backend, 1, NULL, &desc, &plan, mark) && l.tokens > 0) {
+        if (device_layer(&l, &r, dtype, backend, 1, 0, NULL, &desc, &plan, mark) && l.tokens > 0) {
             const int each = rng_chance(&r, 50);
             const int64_t capacity = rng_int(&r, 1, each ? l.tokens : l.tokens * l.k);
             double close;
@@ -329,5 +332,76 @@ static void drops(tegroup_backend backend, tegroup_dtype dtype, uint64_t seed) {
 }
 TEST(moe_layer_gpu, portable_drops_by_weight) { drops(TEGROUP_BACKEND_PORTABLE, TEGROUP_DTYPE_F32, 55); }
 TEST(moe_layer_gpu, sm90_drops_by_weight) { drops(TEGROUP_BACKEND_SM90, TEGROUP_DTYPE_BF16, 56); }
+
+/* ---- a routing of the caller's own -------------------------------------------------------------------------------------- */
+
+/* What Y is with the weight of one choice alone, which is 1, times dY: the gradient of that weight. */
+static double slope_of_weight(layer *l, int64_t t, int32_t j, double *bound) {
+    double kept[3], sum = 0;
+    for (int32_t i = 0; i < l->k; i++) {
+        kept[i] = l->given_weights[t * l->k + i];
+        l->given_weights[t * l->k + i] = i == j;
+    }
+    *bound = 0;
+    for (int64_t o = 0; o < l->outputs; o++) {
+        double size, dy = l->dy[t * l->outputs + o];
+        sum += dy * reference(l, t, o, &size);
+        *bound += fabs(dy) * (2 * output_bound(l, size) + (double)l->outputs * SUPPORT_SUM_ROUNDING * size);
+    }
+    for (int32_t i = 0; i < l->k; i++) l->given_weights[t * l->k + i] = kept[i];
+    return sum;
+}
+
+/* Output, and the gradient of the weights, against the reference; all that a step writes, twice the same bits. */
+static void given(tegroup_backend backend, const tegroup_dtype *dtypes, int count, uint64_t seed) {
+    rng r = rng_seed(seed);
+    int64_t weights = 0;
+    double worst = 0;
+    if (!backend_here(backend)) SKIP("not on this machine or not in this build");
+    if (stream == NULL) MUST(cudaStreamCreate(&stream));
+    for (int64_t i = scaled(52) + 8; i > 0; i--) {
+        void *mark = guards_mark();
+        layer l;
+        tegroup_moe_desc desc;
+        tegroup_moe_plan plan;
+        result results[RESULTS];
+        if (device_layer(&l, &r, dtypes[rng_int(&r, 0, count - 1)], backend, 1, 1, NULL, &desc, &plan, mark)) {
+            const int64_t slots = l.tokens * l.k;
+            float *grad = (float *)malloc((size_t)slots * 4 + 4);
+            results_of(&desc, results);
+            results[2] = result_of(desc.grad_weights.data, slots, TEGROUP_DTYPE_F32); /* there are no logits */
+            step(&plan, &desc);
+            unsigned char *got = bytes_of(results), *again;
+            poison_results(results);
+            step(&plan, &desc);
+            again = bytes_of(results);
+            ASSERT_EQ(workspace_guards_changed(), 0);
+            ASSERT_EQ(memcmp(got, again, all_bytes(results)), 0);
+            MUST(cudaMemcpy(grad, desc.grad_weights.data, (size_t)slots * 4, cudaMemcpyDeviceToHost));
+            for (int64_t t = 0; t < l.tokens; t++) {
+                for (int64_t o = 0; o < l.outputs; o++) {
+                    double size, exact = reference(&l, t, o, &size);
+                    worst = fmax(worst, fabs(load(l.dtype, got, t * l.outputs + o) - exact) / output_bound(&l, size));
+                }
+                for (int32_t j = 0; j < l.k; j++, weights++) {
+                    double bound, exact = slope_of_weight(&l, t, j, &bound);
+                    const double error = fabs(grad[t * l.k + j] - exact);
+                    worst = fmax(worst, error == 0 ? 0 : error / bound); /* a choice without an expert has a bound of 0 */
+                }
+            }
+            ASSERT_TRUE(worst <= 1);
+            free(got), free(again), free(grad);
+            mirror_down();
+            ASSERT_EQ(guards_changed(), 0);
+        }
+        ASSERT_PASSING();
+        layer_free(&l);
+        guards_release(mark);
+    }
+    ASSERT_GT(weights, 0);
+    printf("%s: %ld weights, error/bound at most %.3f\n", tegroup_backend_name(backend), (long)weights, worst);
+}
+TEST(moe_layer_gpu, portable_given_routing) { given(TEGROUP_BACKEND_PORTABLE, wide_types, 3, 59); }
+TEST(moe_layer_gpu, sm90_given_routing) { given(TEGROUP_BACKEND_SM90, wide_types, 2, 60); }
 
 TEST_MAIN()

@@ -177,7 +177,9 @@ TEST(quantize_gpu, back_to_the_cpus_bits) {
         void *mark = guards_mark(), *list[MOST_GROUPS];
         quantizing q;
         tegroup_dequantize_desc d;
+        tensors_in_parts = 1;
         quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 500 : 60, i % 7 == 0 ? 700 : 200);
+        tensors_in_parts = 0;
         const depot *s = &q.scales[0];
         for (guarded_node *node = guarded_top; node != (guarded_node *)mark; node = node->older) {
             int written = (void *)node->data == (void *)q.desc.output.global_scale_inv;

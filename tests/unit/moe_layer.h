@@ -17,6 +17,8 @@ typedef struct layer {
     tegroup_dtype dtype;
     double *x, *logits, *w1, *w2, *b1, *b2, *dy; /* what the reference works with: exact values of what is stored */
     uint8_t *dropped; /* [tokens * k]: the reference leaves these choices out; NULL = none */
+    double *given_weights; /* [tokens * k]: the routing of the caller's own; NULL = the router's */
+    int64_t *given_indices;
 } layer;
 
 SUPPORT void *kept(layer *l, tegroup_dtype dtype, int64_t count, rng *r, double size, double **values) {
@@ -49,8 +51,10 @@ SUPPORT void with_gradient(layer *l, tegroup_mlp_weights *w, tegroup_dtype dtype
 SUPPORT void layer_plan(layer *l, int64_t spare) {
     tegroup_moe_desc *d = &l->desc, planned = *d;
     tegroup_error error;
-    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
-    if (d->grad_output.dtype != TEGROUP_DTYPE_UNSET) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
+    tegroup_matrix *matrices[] = {&planned.tokens, &planned.output, &planned.grad_output, &planned.grad_tokens, &planned.grad_logits, &planned.router.logits,
+                                  &planned.router.scheme.given_indices, &planned.given_weights, &planned.grad_weights};
+    for (int i = 0; i < (int)(sizeof matrices / sizeof *matrices); i++)
+        if (matrices[i]->dtype != TEGROUP_DTYPE_UNSET) matrices[i]->rows += spare;
     const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
     if (status != TEGROUP_OK) {
         char text[400];
@@ -100,6 +104,29 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
 }
 SUPPORT void layer_free(layer *l) {
     free(l->x), free(l->logits), free(l->w1), free(l->w2), free(l->b1), free(l->b2), free(l->dy), free(l->dropped);
+    free(l->given_weights), free(l->given_indices);
+}
+
+/* The layer with a routing of the caller's own, of any weights, in which a token may have an expert twice, and one of ten indices is no expert. */
+SUPPORT void give_routing(layer *l, rng *r, int64_t spare) {
+    tegroup_moe_desc *d = &l->desc;
+    const int64_t slots = l->tokens * l->k;
+    const tegroup_dtype real = l->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32,
+                        index = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+    memset(&d->router, 0, sizeof d->router), memset(&d->grad_logits, 0, sizeof d->grad_logits);
+    d->router.k = l->k;
+    d->given_weights = tegroup_matrix_of(kept(l, real, slots, r, 1, &l->given_weights), l->tokens, l->k, real);
+    d->router.scheme.given_indices = tegroup_matrix_of(guarded((size_t)slots * size_of(index)), l->tokens, l->k, index);
+    l->given_indices = (int64_t *)calloc((size_t)slots + 1, sizeof *l->given_indices);
+    for (int64_t s = 0; s < slots; s++) {
+        const int64_t beyond[] = {-1, l->experts, INT32_MIN, INT32_MAX, index == TEGROUP_DTYPE_I64 ? INT64_MAX : -2};
+        const int64_t e = rng_chance(r, 90) ? rng_int(r, 0, l->experts - 1) : beyond[rng_int(r, 0, 4)];
+        l->given_indices[s] = e;
+        if (index == TEGROUP_DTYPE_I32) ((int32_t *)d->router.scheme.given_indices.data)[s] = (int32_t)e;
+        else ((int64_t *)d->router.scheme.given_indices.data)[s] = e;
+    }
+    if (d->grad_output.dtype != TEGROUP_DTYPE_UNSET) d->grad_weights = tegroup_matrix_of(guarded((size_t)slots * size_of(real)), l->tokens, l->k, real);
+    layer_plan(l, spare);
 }
 
 SUPPORT void run(layer *l, tegroup_op op) {
@@ -116,10 +143,19 @@ SUPPORT void run(layer *l, tegroup_op op) {
 
 /* ---- the reference: token by token, expert by expert ------------------------------------------------------------------- */
 
-/* The k experts of a token, by its logits, lower ones first among equals. */
-SUPPORT void choose(const layer *l, const double *logits, int32_t *chosen, double *weights) {
+/* The k experts of token t, by its logits, lower ones first among equals; or those that are given, -1 where that is none. */
+SUPPORT void choose(const layer *l, int64_t t, int32_t *chosen, double *weights) {
+    const double *logits = l->logits + t * l->experts;
     const tegroup_router_scheme *scheme = &l->desc.router.scheme;
     double sum = 0, all = 0, most = -INFINITY;
+    if (l->given_weights != NULL) {
+        for (int32_t j = 0; j < l->k; j++) {
+            const int64_t e = l->given_indices[t * l->k + j];
+            chosen[j] = e >= 0 && e < l->experts ? (int32_t)e : -1;
+            weights[j] = l->given_weights[t * l->k + j];
+        }
+        return;
+    }
     for (int32_t e = 0; e < l->experts; e++) most = fmax(most, logits[e]);
     for (int32_t e = 0; e < l->experts; e++) all += exp(logits[e] - most);
     for (int32_t j = 0; j < l->k; j++) {
@@ -144,10 +180,10 @@ SUPPORT double reference(const layer *l, int64_t t, int64_t o, double *size) {
     int32_t chosen[3];
     double weights[3], y = 0;
     *size = 0;
-    choose(l, l->logits + t * l->experts, chosen, weights);
+    choose(l, t, chosen, weights);
     for (int32_t j = 0; j < l->k; j++) {
         const int32_t e = chosen[j];
-        if (l->dropped && l->dropped[t * l->k + j]) continue;
+        if (e < 0 || (l->dropped && l->dropped[t * l->k + j])) continue;
         double row = l->biases ? l->b2[e * l->outputs + o] * weights[j] : 0, row_size = fabs(row);
         for (int64_t h = 0; h < l->hidden; h++) {
             double sums[2], sizes[2];
@@ -161,7 +197,7 @@ SUPPORT double reference(const layer *l, int64_t t, int64_t o, double *size) {
             }
             const double w = l->w2[(e * l->outputs + o) * l->hidden + h];
             row += weights[j] * sums[0] / (1 + exp(-sums[0])) * sums[1] * w;
-            row_size += weights[j] * (1 + sizes[0]) * (1 + sizes[1]) * fabs(w); /* sigmoid's slope is below 1 */
+            row_size += fabs(weights[j]) * (1 + sizes[0]) * (1 + sizes[1]) * fabs(w); /* sigmoid's slope is below 1 */
         }
         y += row, *size += row_size;
     }
@@ -184,7 +220,7 @@ SUPPORT int64_t drop(layer *l, int64_t capacity, int each, int by_weight, double
     int64_t left = capacity, dropped = 0;
     l->dropped = (uint8_t *)calloc((size_t)slots + 1, 1);
     *close = INFINITY;
-    for (int64_t t = 0; t < l->tokens; t++) choose(l, l->logits + t * l->experts, expert + t * l->k, weight + t * l->k);
+    for (int64_t t = 0; t < l->tokens; t++) choose(l, t, expert + t * l->k, weight + t * l->k);
     for (int32_t e = 0; e < l->experts; e++) {
         int64_t rows = 0;
         for (int64_t s = 0; s < slots; s++) {

@@ -31,7 +31,11 @@ SUPPORT quantised random_quantised(rng *r, const scaling_row *f, int uniform, in
     return q;
 }
 
-SUPPORT int64_t random_width(rng *r) { return rng_chance(r, 8) ? rng_int(r, 100, 200) : rng_int(r, 1, rng_chance(r, 40) ? 40 : 18); }
+/* Most often within one block; some times several blocks of 128, more than the four that scales are padded to. */
+SUPPORT int64_t random_width(rng *r) {
+    if (rng_chance(r, 2)) return rng_int(r, 201, 700);
+    return rng_chance(r, 8) ? rng_int(r, 100, 200) : rng_int(r, 1, rng_chance(r, 40) ? 40 : 18);
+}
 
 /* Everything as it is before a run. */
 SUPPORT void remember(const problem *p) {
@@ -128,6 +132,8 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         to->pointers = list;
         guarded_remember(list);
     }
+    if (on_gpu && op != TEGROUP_OP_WGRAD && s.m != NULL && s.ng == NULL && s.kg == NULL && p->desc.d.pointers == NULL && p->desc.d.shape.elements == 0 && rng_chance(r, 40))
+        p->s.tail = p->desc.tail = (tegroup_tail)rng_int(r, TEGROUP_TAIL_ZERO, TEGROUP_TAIL_POISON);
     remember(p);
 }
 

@@ -123,13 +123,16 @@ SUPPORT void copy_memory(quantizing *q, int columnwise) {
     else t->pointers = pointers;
 }
 
+/* A scale for each part of a matrix with TENSOR: can be read, and is not made. */
+static int tensors_in_parts;
+
 /* scaling: 0 = any. */
 SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int64_t most_rows, int64_t most_cols) {
     depot *s = &q->scales[0];
     tegroup_tensor *t = &q->desc.output;
     memset(q, 0, sizeof *q);
     do *s = random_depot(r, most_rows, most_cols);
-    while ((scaling != 0 && s->scaling != scaling) || (s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1));
+    while ((scaling != 0 && s->scaling != scaling) || (s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1 && !tensors_in_parts));
     s->columnwise = 0;
     q->vectors = rng_chance(r, 40);
     if (q->vectors) s->cols = (s->cols + 15) / 16 * 16;

@@ -813,6 +813,26 @@ SUPPORT int64_t problem_disturbed(problem *p) {
     return changed + guards_changed();
 }
 
+/* Elements of D's rows that are no group's and not what `tail` asks for. Those that are count as D's, for problem_disturbed. */
+SUPPORT int64_t problem_tail_wrong(problem *p) {
+    const tegroup_tensor *d = &p->desc.d;
+    const int64_t ld = d->ld != 0 ? d->ld : d->shape.cols;
+    const size_t element = size_of(p->d.dtype);
+    guarded_node *node = p->desc.tail == TEGROUP_TAIL_KEEP ? NULL : guarded_find(p->d.tensor.data);
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < d->shape.rows && node != NULL; row++) {
+        int owned = 0;
+        for (int32_t g = 0; g < p->s.groups; g++) owned |= row >= p->start[g] && row < p->start[g] + p->d.rows[g];
+        for (int64_t col = 0; col < d->shape.cols && !owned; col++) {
+            const size_t at = (size_t)(row * ld + col) * element;
+            const double x = load(p->d.dtype, node->data, row * ld + col);
+            wrong += p->desc.tail == TEGROUP_TAIL_ZERO ? x != 0 || signbit(x) : !isnan(x);
+            memcpy(node->copy + at, node->data + at, element);
+        }
+    }
+    return wrong;
+}
+
 /* ---- random specs ---------------------------------------------------------------------------------------------------- */
 
 /* Row counts around a mean: empty groups, single rows and one large group among them. */

@@ -30,25 +30,39 @@ same() { # name, ranks, arguments
     run "$@" && grep -q 'have the bits of one rank$' "$scratch/log"
     report $? "$name"
 }
+fp8() { # ranks, arguments: every rank says how many rows it got in FP8, and some got some
+    run "$@" && [ "$(grep -c "^rank [0-9]: FP8 with 1x128 scales: [0-9]* rows quantised before the dispatch are those quantised after it$" "$scratch/log")" -eq "$1" ] &&
+        grep -q 'scales: [1-9]' "$scratch/log"
+    report $? "fp8_across_$1_ranks"
+}
 refuses() { # name, words, arguments: a line of a rank with these words, and a failure in time
     name=$1 words=$2; shift 2
     run 2 "$@"
     code=$?
-    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q "^ep_mpi: rank [01]: .*$words" "$scratch/log" && ! grep -q 'bits of one rank' "$scratch/log"
+    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q "^ep_mpi: rank [01]: .*$words" "$scratch/log" && ! grep -q 'bits of one rank' "$scratch/log" && one_line_a_rank
     report $? "refuses_$name"
+}
+one_line_a_rank() { # and none of a rank that says something else
+    [ "$(grep -c '^ep_mpi: rank 0:' "$scratch/log")" -le 1 ] && [ "$(grep -c '^ep_mpi: rank 1:' "$scratch/log")" -le 1 ] &&
+        [ "$(grep '^ep_mpi: rank' "$scratch/log" | grep -cv "$words")" -eq 0 ]
 }
 if [ "$SUITE" != more ]; then
     same two_ranks 2
     same two_ranks_by_messages 2 --messages
+    fp8 2
 fi
 if [ "$SUITE" != quick ]; then
     same one_rank 1
+    same one_token_of_three_choices 2 --tokens 1 --k 3
+    same tokens_of_eight_choices_on_two_ranks 2 --tokens 131 --k 8 --bf16
+    same every_expert_on_three_ranks 3 --tokens 7 --k 12 --messages
     same two_ranks_bf16 2 --bf16
     same three_ranks 3
     same four_ranks 4
+    fp8 4 --bf16
     same four_ranks_bf16_by_messages 4 --bf16 --messages
-    run 2 --train examples/data/persuasion.txt --steps 100 # exit status 0: better than a byte bigram
-    report $? training_on_two_ranks
+    make -s demo RANKS=2 >"$scratch/log" 2>&1 # exit status 0: better than a byte bigram
+    report $? demo_on_two_ranks
     for way in '' --messages; do # the same losses, whichever way rows go
         # shellcheck disable=SC2086 # an option or none
         run 2 --train examples/data/persuasion.txt --steps 10 $way
@@ -59,6 +73,17 @@ if [ "$SUITE" != quick ]; then
     refuses a_rank_that_does_not_come 'not all ranks came within 2 s' --fault gone --timeout 2
     refuses a_rank_that_does_not_send 'not all ranks came within 2 s' --fault gone --timeout 2 --messages
     refuses a_rank_that_is_late_for_the_windows 'making the windows: not all ranks came within 2 s' --fault late --timeout 2
+    refuses a_rank_that_stops 'not all ranks came within 2 s' --fault stops --timeout 2
+    refuses a_rank_that_stops_sending 'not all ranks came within 2 s' --fault stops --timeout 2 --messages
+    for way in '' --messages; do # a dead rank leaves mpirun's line alone, or that of a rank which waited for it
+        # shellcheck disable=SC2086 # an option or none
+        run 2 --fault dead --timeout 5 $way
+        code=$?
+        words='not all ranks came within 5 s'
+        [ $code -ne 0 ] && [ $code -ne 124 ] && ! grep -q 'bits of one rank' "$scratch/log" && [ -s "$scratch/log" ] && one_line_a_rank
+        report $? "ends_with_a_dead_rank$way"
+    done
+    refuses hostile_counts 'rank 1 counts fewer than 0 rows for an expert' --fault hostile
     refuses counts_that_disagree 'do not have the same counts' --fault counts
     refuses a_small_window 'is too small: .* rows have no place' --fault small
     refuses a_small_window_by_messages 'is too small: .* rows have no place' --fault small --messages
@@ -70,6 +95,7 @@ if [ "$SUITE" != quick ]; then
         [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q '^ep_mpi: rank [01]: the ranks do not run the same layer$' "$scratch/log"
         report $? "refuses_layers_that_differ$way"
     done
+    refuses no_tokens 'tokens must be 1 to 10000' --tokens 0
     refuses an_unknown_option 'unknown option --what' --what
     refuses an_unknown_fault 'unknown fault what' --fault what
 fi

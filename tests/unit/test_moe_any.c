@@ -248,4 +248,54 @@ TEST(moe_any, hostile_routings) {
     }
 }
 
+/* The layer without its router: by ids, most of them experts, and weights, some of them no numbers. */
+static void give_routing(any_layer *l, rng *r) {
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 0, -0.0f, 1e-40f};
+    tegroup_moe_desc *d = &l->desc;
+    tegroup_error error;
+    const int64_t choices = l->tokens * l->k;
+    memset(&d->router, 0, sizeof d->router);
+    memset(&d->grad_logits, 0, sizeof d->grad_logits);
+    d->router.k = l->k, d->loss_scale = 0;
+    l->given = (int64_t *)guarded((size_t)choices * 8);
+    for (int64_t i = 0; i < choices; i++) l->given[i] = rng_chance(r, 70) ? rng_int(r, 0, l->experts - 1) : (int64_t)rng_next(r);
+    d->router.scheme.given_indices = tegroup_matrix_of(l->given, l->tokens, l->k, TEGROUP_DTYPE_I64);
+    d->given_weights = numbers_of(r, l->dtype, l->tokens, l->k, 1);
+    for (int64_t i = 0; i < choices; i++)
+        if (rng_chance(r, 15)) ((float *)d->given_weights.data)[i] = odd[rng_int(r, 0, 7)];
+    d->grad_weights = results_of(l->dtype, l->tokens, l->k);
+    ASSERT_EQ(tegroup_moe_plan_make(d, NULL, &l->plan, &error), TEGROUP_OK);
+    d->saved_by_forward = guarded(d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes);
+    d->saved_by_dgrad = guarded(d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes);
+    d->experts.options.workspace = guarded(d->experts.options.workspace_bytes = l->plan.workspace_bytes);
+}
+
+TEST(moe_any, hostile_given_routings) {
+    rng r = rng_seed(9203);
+    int64_t nobody = 0, numbers_left = 0;
+    for (int64_t n = scaled(in_the_long_suite(50000, 2000)); n > 0; n--) {
+        void *mark = guards_mark();
+        any_layer l;
+        layer_make(&l, &r, TEGROUP_DTYPE_F32, 1);
+        ASSERT_PASSING();
+        give_routing(&l, &r);
+        ASSERT_PASSING();
+        layer_run(&l, 1);
+        for (int64_t t = 0; t < l.tokens; t++) {
+            int sane = 1; /* a token's weights that are numbers give numbers, whatever other tokens have */
+            for (int64_t j = t * l.k; j < (t + 1) * l.k; j++) {
+                const int chosen = l.given[j] >= 0 && l.given[j] < l.experts;
+                sane &= !chosen || fabsf(((const float *)l.desc.given_weights.data)[j]) < 1e30f;
+                if (!chosen) ASSERT_TRUE(((const float *)l.desc.grad_weights.data)[j] == 0);
+                nobody += !chosen;
+            }
+            for (int64_t c = 0; sane && c < l.outputs; c++, numbers_left++) ASSERT_TRUE(isfinite(load(l.dtype, l.desc.output.data, t * l.outputs + c)));
+            for (int64_t c = 0; sane && c < l.width; c++) ASSERT_TRUE(isfinite(load(l.dtype, l.desc.grad_tokens.data, t * l.width + c)));
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(nobody > 0 && numbers_left > 0);
+}
+
 TEST_MAIN()

@@ -64,14 +64,15 @@ static tegroup_tensor as_tensor(tegroup_matrix m) { return tegroup_tensor_unifor
 /* After a forward: dgrad and wgrad, and all that they gave. */
 static void check_every_gradient(layer *l) {
     const tegroup_mlp_desc *experts = &l->desc.experts;
-    const tegroup_tensor tokens = as_tensor(l->desc.grad_tokens), logits = as_tensor(l->desc.grad_logits);
+    const tegroup_tensor tokens = as_tensor(l->desc.grad_tokens), logits = as_tensor(l->desc.grad_logits), weights = as_tensor(l->desc.grad_weights);
     poison(experts->options.workspace, l->plan.workspace_bytes); /* garbage between calls */
     run(l, TEGROUP_OP_DGRAD);
     poison(experts->options.workspace, l->plan.workspace_bytes);
     run(l, TEGROUP_OP_WGRAD);
     ASSERT_PASSING();
     check_gradient(l, &tokens, l->x, l->tokens * l->width);
-    check_gradient(l, &logits, l->logits, l->tokens * l->experts);
+    if (l->given_weights != NULL) check_gradient(l, &weights, l->given_weights, l->tokens * l->k);
+    else check_gradient(l, &logits, l->logits, l->tokens * l->experts);
     check_gradient(l, &experts->fc1.main_grad, l->w1, l->experts * 2 * l->hidden * l->width);
     check_gradient(l, &experts->fc2.main_grad, l->w2, l->experts * l->outputs * l->hidden);
     if (!l->biases) return;
@@ -209,6 +210,42 @@ TEST(moe_layer, choices_without_a_row_add_nothing) {
     ASSERT_GT(dropped, 40);
 }
 
+/* The caller's own weights and indices in the place of a router: the output, in FP64 every gradient, and choices without room. */
+TEST(moe_layer, given_routing) {
+    rng r = rng_seed(9112);
+    const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16};
+    int64_t gradients = 0, dropped = 0;
+    for (int64_t i = scaled(200); i > 0 || gradients <= 2 || dropped <= 5; i--) {
+        void *mark = guards_mark();
+        layer l;
+        double close;
+        layer_make(&l, &r, dtypes[rng_int(&r, 0, 2)], rng_chance(&r, 80), 0);
+        give_routing(&l, &r, rng_int(&r, 0, 3));
+        ASSERT_PASSING();
+        if (rng_chance(&r, 40)) {
+            const int each = rng_chance(&r, 50);
+            const int64_t most = each ? l.tokens : l.tokens * l.k, capacity = most > 1 ? rng_int(&r, 1, most) : 1;
+            dropped += drop(&l, capacity, each, i % 2 != 0, &close);
+            with_capacity(&l, capacity, each, i % 2 != 0);
+        }
+        run(&l, TEGROUP_OP_FORWARD);
+        ASSERT_PASSING();
+        for (int64_t t = 0; t < l.tokens; t++)
+            for (int64_t o = 0; o < l.outputs; o++) {
+                double size, want = reference(&l, t, o, &size);
+                ASSERT_LE(fabs(load(l.dtype, l.desc.output.data, t * l.outputs + o) - want), output_bound(&l, size));
+            }
+        if (l.dtype == TEGROUP_DTYPE_F64 && l.desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && l.tokens <= 8) {
+            gradients += l.tokens > 0;
+            check_every_gradient(&l);
+        }
+        ASSERT_PASSING();
+        ASSERT_EQ(guards_changed(), 0);
+        layer_free(&l);
+        guards_release(mark);
+    }
+}
+
 /* ---- formats ------------------------------------------------------------------------------------------------------------ */
 
 static unsigned char *bytes_of(const result *results) {
@@ -270,40 +307,51 @@ TEST(moe_layer, formats_as_by_hand) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
 
-TEST(moe_layer, layouts_are_exact_and_grow_with_the_tokens) {
+/* Each item behind the one before, nothing between; no memory less than `last`, which it then is. */
+static void layouts_are_exact(const tegroup_moe_desc *d, size_t last[TEGROUP_MOE_WGRAD_WORKSPACE + 1]) {
+    tegroup_moe_plan plan;
+    tegroup_error error;
+    size_t most = 0;
+    ASSERT_EQ(tegroup_moe_plan_make(d, NULL, &plan, &error), TEGROUP_OK);
+    for (int m = TEGROUP_MOE_SAVED_BY_FORWARD; m <= TEGROUP_MOE_WGRAD_WORKSPACE; m++) {
+        tegroup_layout layout;
+        size_t end = 0;
+        ASSERT_EQ(tegroup_moe_layout(&plan, (tegroup_moe_memory)m, &layout, &error), TEGROUP_OK);
+        for (int32_t at = 0; at < layout.count; at++) {
+            ASSERT_EQ(layout.items[at].offset_bytes, end);
+            ASSERT_TRUE(layout.items[at].name != NULL && layout.items[at].name[0]);
+            end += (layout.items[at].bytes + TEGROUP_ALIGNMENT - 1) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
+        }
+        ASSERT_EQ(layout.total_bytes, end);
+        ASSERT_GE(end, last[m]);
+        last[m] = end;
+        if (m == TEGROUP_MOE_SAVED_BY_FORWARD) ASSERT_EQ(plan.saved_by_forward_bytes, end);
+        else if (m == TEGROUP_MOE_SAVED_BY_DGRAD) ASSERT_EQ(plan.saved_by_dgrad_bytes, end);
+        else if (end > most) most = end;
+    }
+    ASSERT_EQ(plan.workspace_bytes, most);
+    if (!d->grad_output.dtype) ASSERT_EQ(plan.saved_by_forward_bytes + plan.saved_by_dgrad_bytes, 0);
+}
+
+/* With more tokens, more rows in all, or more of each expert. */
+TEST(moe_layer, layouts_are_exact_and_grow) {
     rng r = rng_seed(9104);
-    for (int64_t i = scaled(100); i > 0; i--) {
+    for (int64_t i = 3 * scaled(100); i > 0; i--) {
         void *mark = guards_mark();
         layer l;
         size_t last[TEGROUP_MOE_WGRAD_WORKSPACE + 1] = {0};
         layer_make(&l, &r, TEGROUP_DTYPE_F32, rng_chance(&r, 70), 0);
         ASSERT_PASSING();
-        for (int64_t tokens = 0; tokens < 400; tokens += 37) {
+        for (int64_t size = 0; size < 400; size += 37) {
             tegroup_moe_desc d = l.desc;
-            tegroup_moe_plan plan;
-            tegroup_error error;
-            size_t most = 0;
+            const int64_t tokens = i % 3 == 0 ? size : 50;
             d.tokens.rows = d.router.logits.rows = d.output.rows = tokens;
             if (d.grad_output.dtype) d.grad_output.rows = d.grad_tokens.rows = d.grad_logits.rows = tokens;
-            ASSERT_EQ(tegroup_moe_plan_make(&d, NULL, &plan, &error), TEGROUP_OK);
-            for (int m = TEGROUP_MOE_SAVED_BY_FORWARD; m <= TEGROUP_MOE_WGRAD_WORKSPACE; m++) {
-                tegroup_layout layout;
-                size_t end = 0;
-                ASSERT_EQ(tegroup_moe_layout(&plan, (tegroup_moe_memory)m, &layout, &error), TEGROUP_OK);
-                for (int32_t at = 0; at < layout.count; at++) { /* one after another, nothing between */
-                    ASSERT_EQ(layout.items[at].offset_bytes, end);
-                    ASSERT_TRUE(layout.items[at].name != NULL && layout.items[at].name[0]);
-                    end += (layout.items[at].bytes + TEGROUP_ALIGNMENT - 1) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
-                }
-                ASSERT_EQ(layout.total_bytes, end);
-                ASSERT_GE(end, last[m]);
-                last[m] = end;
-                if (m == TEGROUP_MOE_SAVED_BY_FORWARD) ASSERT_EQ(plan.saved_by_forward_bytes, end);
-                else if (m == TEGROUP_MOE_SAVED_BY_DGRAD) ASSERT_EQ(plan.saved_by_dgrad_bytes, end);
-                else if (end > most) most = end;
-            }
-            ASSERT_EQ(plan.workspace_bytes, most);
-            if (!d.grad_output.dtype) ASSERT_EQ(plan.saved_by_forward_bytes + plan.saved_by_dgrad_bytes, 0);
+            if (i % 3 != 0) d.capacity = d.expert_capacity = 0;
+            if (i % 3 == 1) d.capacity = 1 + size;
+            if (i % 3 == 2) d.expert_capacity = 1 + size;
+            layouts_are_exact(&d, last);
+            ASSERT_PASSING();
         }
         layer_free(&l);
         guards_release(mark);
@@ -555,6 +603,57 @@ TEST(moe_layer, refuses_and_names_the_field) {
 }
 
 /* recompute is about what wgrad reads: without a gradient of fc2's weight that is the tokens alone, and nothing is activated again. */
+TEST(moe_layer, refuses_beside_a_given_routing) {
+    rng r = rng_seed(9113);
+    layer l;
+    void *mark = guards_mark();
+    const tegroup_op plan = TEGROUP_OP_UNSET, forward = TEGROUP_OP_FORWARD, dgrad = TEGROUP_OP_DGRAD;
+    for (layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0); l.tokens < 2; layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0)) layer_free(&l);
+    const tegroup_matrix logits = l.desc.router.logits, grad_logits = l.desc.grad_logits, some = tegroup_matrix_of(NULL, l.tokens, l.k, TEGROUP_DTYPE_F32);
+    REFUSED(plan, d.grad_weights = some, TEGROUP_ERROR_COMBINATION, "grad_weights");
+    REFUSED(plan, d.given_weights = some, TEGROUP_ERROR_UNSET, "router.scheme.given_indices.dtype");
+    give_routing(&l, &r, 0);
+    ASSERT_PASSING();
+    run(&l, TEGROUP_OP_FORWARD);
+    ASSERT_PASSING();
+    guarded_find(l.desc.experts.options.workspace)->scratch = 1;
+    REFUSED(plan, d.given_weights.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "given_weights.dtype");
+    REFUSED(plan, d.given_weights.cols++, TEGROUP_ERROR_SHAPE, "given_weights.cols");
+    REFUSED(plan, d.router.scheme.given_indices.rows--, TEGROUP_ERROR_SHAPE, "router.scheme.given_indices.rows");
+    REFUSED(plan, d.router.scheme.given_indices.dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "router.scheme.given_indices.dtype");
+    REFUSED(plan, d.grad_weights.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "grad_weights.dtype");
+    REFUSED(plan, d.grad_weights.ld = l.k + 1, TEGROUP_ERROR_LAYOUT, "grad_weights.ld");
+    REFUSED(plan, memset(&d.grad_output, 0, sizeof d.grad_output * 2); d.experts.recompute = 0; memset(&d.experts.fc1.main_grad, 0, sizeof(tegroup_tensor) * 2);
+            memset(&d.experts.fc2.main_grad, 0, sizeof(tegroup_tensor) * 2), TEGROUP_ERROR_COMBINATION, "grad_weights");
+    REFUSED(plan, d.router.logits = logits, TEGROUP_ERROR_COMBINATION, "router.logits.dtype");
+    REFUSED(plan, d.router.probabilities = some, TEGROUP_ERROR_COMBINATION, "router.probabilities.dtype");
+    REFUSED(plan, d.router.weights = some, TEGROUP_ERROR_COMBINATION, "router.weights.dtype");
+    REFUSED(plan, d.router.indices = some, TEGROUP_ERROR_COMBINATION, "router.indices.dtype");
+    REFUSED(plan, d.router.counts = some, TEGROUP_ERROR_COMBINATION, "router.counts.dtype");
+    REFUSED(plan, d.router.loss_gradients = some, TEGROUP_ERROR_COMBINATION, "router.loss_gradients.dtype");
+    REFUSED(plan, d.grad_logits = grad_logits, TEGROUP_ERROR_COMBINATION, "grad_logits.dtype");
+    REFUSED(plan, d.router.normalize = 1, TEGROUP_ERROR_COMBINATION, "router.normalize");
+    REFUSED(plan, d.router.balance_coefficient = 0.5, TEGROUP_ERROR_COMBINATION, "router.balance_coefficient");
+    REFUSED(plan, d.router.z_loss = (double *)&l, TEGROUP_ERROR_COMBINATION, "router.z_loss");
+    REFUSED(plan, d.router.threads = 1, TEGROUP_ERROR_COMBINATION, "router.threads");
+    REFUSED(plan, d.router.scheme.route_factor = 2, TEGROUP_ERROR_COMBINATION, "router.scheme");
+    REFUSED(plan, d.router.scheme.token_mask = (const uint8_t *)&l, TEGROUP_ERROR_COMBINATION, "router.scheme");
+    REFUSED(plan, d.router.scheme.topk_group = 1, TEGROUP_ERROR_COMBINATION, "router.scheme");
+    REFUSED(forward, memset(&d.given_weights, 0, sizeof d.given_weights); memset(&d.grad_weights, 0, sizeof d.grad_weights); d.router.logits = logits, TEGROUP_ERROR_PLAN,
+            "given_weights.dtype");
+    REFUSED(forward, memset(&d.grad_weights, 0, sizeof d.grad_weights), TEGROUP_ERROR_PLAN, "grad_weights.dtype");
+    REFUSED(forward, d.given_weights.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "given_weights.data");
+    REFUSED(forward, d.router.scheme.given_indices.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "router.scheme.given_indices.data");
+    REFUSED(forward, d.given_weights.data = d.output.data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.router.scheme.given_indices.data = d.output.data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(dgrad, d.grad_weights.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_weights.data");
+    REFUSED(dgrad, d.grad_weights.data = d.grad_output.data, TEGROUP_ERROR_OVERLAP, "grad_weights.data");
+    REFUSED(dgrad, d.grad_weights.data = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
+    ASSERT_EQ(guards_changed(), 0);
+    layer_free(&l);
+    guards_release(mark);
+}
+
 TEST(moe_layer, recompute_of_tokens_alone) {
     rng r = rng_seed(9109);
     for (int64_t i = scaled(40); i > 0; i--) {

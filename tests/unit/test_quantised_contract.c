@@ -246,9 +246,27 @@ TEST(quantised_contract, line5_replay_with_other_sizes) {
         }
 }
 
-/* 6. Bits do not depend on the number of threads, on the workspace or on a run before; and a plan for more rows has the same id. */
+/* The first group without the others has the bits that it has among them. */
+static void first_group_alone(problem *p, const double *among) {
+    const tegroup_gemm_desc all = p->desc;
+    tegroup_tensor *const of[] = {&p->desc.a, &p->desc.b, &p->desc.c, &p->desc.d, &p->desc.bias};
+    int64_t count;
+    for (int i = 0; i < 5; i++)
+        if (of[i]->dtype != TEGROUP_DTYPE_UNSET) of[i]->shape.groups = 1;
+    ASSERT_EQ(problem_plan(p), TEGROUP_OK);
+    repeat(p);
+    ASSERT_PASSING();
+    double *alone = results_of(p, &count);
+    ASSERT_TRUE(same_results(among, alone, p->d.rows[0] * p->d.cols[0]));
+    free(alone);
+    p->desc = all;
+}
+
+/* 6. Bits do not depend on the number of threads, on the workspace, on other groups or on a run before; and a plan for more rows has
+ * the same id. */
 TEST(quantised_contract, line6_bitwise_deterministic) {
     rng r = rng_seed(8006);
+    int64_t alone = 0;
     EACH_SCALING_AND_OP(f, op)
         for (int64_t i = scaled(10); i > 0; i--) {
             problem p;
@@ -270,6 +288,11 @@ TEST(quantised_contract, line6_bitwise_deterministic) {
                 ASSERT_TRUE(same_results(first, now, count));
                 free(now);
             }
+            if (p.s.m == NULL && p.s.groups > 1) {
+                first_group_alone(&p, first);
+                ASSERT_PASSING();
+                alone++;
+            }
             if (p.s.m == NULL && ops[op] == TEGROUP_OP_FORWARD) {
                 p.desc.a.shape.rows = p.desc.d.shape.rows *= 6;
                 p.desc.a.group_stride = p.desc.d.group_stride = p.desc.c.group_stride = 0;
@@ -281,6 +304,7 @@ TEST(quantised_contract, line6_bitwise_deterministic) {
             free(first);
             problem_release(&p);
         }
+    ASSERT_GT(alone, 0);
 }
 
 /* 7, 8. Explain is what the plan does, on any machine; what it does not choose it refuses with a reason; and it chooses nothing that

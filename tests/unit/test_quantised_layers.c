@@ -18,9 +18,11 @@ static void workspace(tegroup_options *options, size_t bytes) {
     options->workspace_bytes = bytes;
 }
 
-/* A product by itself, its result in a buffer of its own. */
+enum { BIAS_OF_B = 1, ADDS = 2 };
+
+/* A product by itself, its result in a buffer of its own that begins as that of `like` did. how: of the two above. */
 static tegroup_tensor product(tegroup_op op, const tegroup_tensor *a, const tegroup_tensor *b, const tegroup_tensor *like, const tegroup_tensor *bias,
-                              const tegroup_linear_desc *scales, int bias_of_b, tegroup_tensor *sums) {
+                              const tegroup_linear_desc *scales, int how, tegroup_tensor *sums) {
     tegroup_gemm_desc gemm;
     tegroup_plan plan;
     memset(&gemm, 0, sizeof gemm);
@@ -32,9 +34,13 @@ static tegroup_tensor product(tegroup_op op, const tegroup_tensor *a, const tegr
     memcpy(gemm.d.data, guarded_memory(like->data), guarded_find(like->data)->bytes);
     if (bias != NULL && bias->dtype != TEGROUP_DTYPE_UNSET) {
         gemm.bias = *bias;
-        if (sums != NULL) gemm.bias.data = room(guarded_find(bias->data)->bytes), *sums = gemm.bias, gemm.bias_of_b = bias_of_b;
+        if (sums != NULL) {
+            gemm.bias.data = room(guarded_find(bias->data)->bytes), *sums = gemm.bias, gemm.bias_of_b = how & BIAS_OF_B;
+            memcpy(gemm.bias.data, guarded_memory(bias->data), guarded_find(bias->data)->bytes);
+        }
         if (scales != NULL) gemm.row_scale = scales->row_scale, gemm.row_scale_dtype = scales->row_scale_dtype;
     }
+    gemm.accumulate = (how & ADDS) != 0;
     gemm.options.threads = 1;
     if (tegroup_plan_make(&gemm, NULL, &plan, &error) != TEGROUP_OK) { printf("%s %s\n", error.field, error.rule); test_failed = 1; return gemm.d; }
     workspace(&gemm.options, plan.workspace_bytes);
@@ -43,6 +49,12 @@ static tegroup_tensor product(tegroup_op op, const tegroup_tensor *a, const tegr
 }
 /* Two buffers, whole: results and what they leave alone. */
 static int64_t differ(const void *a, const void *b) { return memcmp(a, b, guarded_find(a)->bytes) != 0; }
+
+/* Gradients of weights that others are added to. */
+static void has_numbers(tegroup_tensor *gradient, rng *r) {
+    if (gradient->dtype == TEGROUP_DTYPE_UNSET) return;
+    gradient->data = filled(gradient->dtype, QL_GROUPS * gradient->shape.rows * gradient->shape.cols, 1, r);
+}
 
 /* What nothing has to read any more dangles. */
 static void dangle(tegroup_tensor *t, int rowwise, int columnwise) {
@@ -55,7 +67,7 @@ static void dangle(tegroup_tensor *t, int rowwise, int columnwise) {
 
 static void linear_straight(const recipe *f, uint64_t seed) {
     rng r = rng_seed(seed);
-    for (int64_t i = 0; i < 1 + scaled(6); i++) {
+    for (int64_t i = 0; i < 2 * (1 + scaled(6)); i++) {
         void *mark = guards_mark();
         quantised_layer l;
         tegroup_linear_plan plan;
@@ -65,6 +77,8 @@ static void linear_straight(const recipe *f, uint64_t seed) {
         const tegroup_tensor *x = &d->input, *dy = &d->grad_output, *a = in_out ? x : dy, *b = in_out ? dy : x;
         const tegroup_op forward = in_out ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD, dgrad = in_out ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
         tegroup_tensor sums;
+        d->accumulate = i % 2 == 1;
+        if (d->accumulate) has_numbers(&d->main_grad, &r), has_numbers(&d->bias_grad, &r);
         OK(tegroup_linear_plan_make(d, NULL, &plan, &error));
         workspace(&d->options, plan.workspace_bytes);
         saved = *d; /* each call has no more than it reads */
@@ -79,15 +93,15 @@ static void linear_straight(const recipe *f, uint64_t seed) {
         OK(tegroup_linear_wgrad(&plan, &saved, NULL, &error));
 
         tegroup_tensor y = product(forward, x, &d->weight, &d->out, &d->bias, d, 0, NULL), dx = product(dgrad, dy, &d->weight, &d->dgrad_out, NULL, NULL, 0, NULL);
-        tegroup_tensor dw = product(TEGROUP_OP_WGRAD, a, b, &d->main_grad, &d->bias_grad, d, in_out, &sums);
+        tegroup_tensor dw = product(TEGROUP_OP_WGRAD, a, b, &d->main_grad, &d->bias_grad, d, (in_out ? BIAS_OF_B : 0) | (d->accumulate ? ADDS : 0), &sums);
         ASSERT_PASSING();
         ASSERT_EQ(differ(d->out.data, y.data) + differ(d->dgrad_out.data, dx.data) + differ(d->main_grad.data, dw.data), 0);
         if (d->bias.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(differ(d->bias_grad.data, sums.data), 0);
         ASSERT_EQ(tail_changed(&l, &d->out) + tail_changed(&l, &d->dgrad_out), 0);
         ASSERT_LE(worst_of(&l, forward, x, &d->weight, &d->out, &d->bias, (const float *)d->row_scale, SUPPORT_SUM_ROUNDING), 1);
         ASSERT_LE(worst_of(&l, dgrad, dy, &d->weight, &d->dgrad_out, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
-        ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, a, b, &d->main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
-        if (d->bias.dtype != TEGROUP_DTYPE_UNSET) ASSERT_LE(worst_sum(&l, dy, &d->bias_grad, (const float *)d->row_scale, SUPPORT_SUM_ROUNDING), 1);
+        if (!d->accumulate) ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, a, b, &d->main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+        if (d->bias.dtype != TEGROUP_DTYPE_UNSET && !d->accumulate) ASSERT_LE(worst_sum(&l, dy, &d->bias_grad, (const float *)d->row_scale, SUPPORT_SUM_ROUNDING), 1);
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
@@ -199,7 +213,7 @@ static int64_t copies_differ(const tegroup_tensor *a, const tegroup_tensor *b) {
 /* The MLP as calls one after another; what it stored, each within FP64 bounds of what the step before stored. */
 static void mlp_compare(quantised_layer *l) {
     const tegroup_mlp_desc *d = &l->mlp;
-    const int t1 = d->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT, t2 = d->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT;
+    const int t1 = d->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT, t2 = d->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT, adds = d->accumulate ? ADDS : 0;
     const tegroup_op f1 = t1 ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD, f2 = t2 ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
     const tegroup_op d1 = t1 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, d2 = t2 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
     tegroup_tensor sums1, sums2, between = tegroup_tensor_of(l->rows, QL_H, d->preactivation.dtype, NULL);
@@ -214,8 +228,8 @@ static void mlp_compare(quantised_layer *l) {
         g.grad_row_scale = tegroup_matrix_of(room((size_t)l->rows.rows * 4), l->rows.rows, 1, TEGROUP_DTYPE_F32);
     OK(tegroup_quantize(&g, NULL, &error));
     tegroup_tensor dx = product(d1, &g.output, &d->fc1.weight, &d->dgrad_out, NULL, NULL, 0, NULL);
-    tegroup_tensor dw2 = product(TEGROUP_OP_WGRAD, t2 ? &q.output : &d->grad_output, t2 ? &d->grad_output : &q.output, &d->fc2.main_grad, &d->fc2.bias_grad, NULL, t2, &sums2);
-    tegroup_tensor dw1 = product(TEGROUP_OP_WGRAD, t1 ? &d->input : &g.output, t1 ? &g.output : &d->input, &d->fc1.main_grad, &d->fc1.bias_grad, NULL, t1, &sums1);
+    tegroup_tensor dw2 = product(TEGROUP_OP_WGRAD, t2 ? &q.output : &d->grad_output, t2 ? &d->grad_output : &q.output, &d->fc2.main_grad, &d->fc2.bias_grad, NULL, (t2 ? BIAS_OF_B : 0) | adds, &sums2);
+    tegroup_tensor dw1 = product(TEGROUP_OP_WGRAD, t1 ? &d->input : &g.output, t1 ? &g.output : &d->input, &d->fc1.main_grad, &d->fc1.bias_grad, NULL, (t1 ? BIAS_OF_B : 0) | adds, &sums1);
     ASSERT_PASSING();
     ASSERT_EQ(differ(d->preactivation.data, pre.data), 0);
     ASSERT_EQ(copies_differ(&d->activated, &q.output), 0);
@@ -230,8 +244,8 @@ static void mlp_compare(quantised_layer *l) {
     ASSERT_LE(worst_of(l, f1, &d->input, &d->fc1.weight, &d->preactivation, &d->fc1.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
     ASSERT_LE(worst_of(l, f2, &q.output, &d->fc2.weight, &d->out, &d->fc2.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
     ASSERT_LE(worst_of(l, d1, &d->grad_preactivation, &d->fc1.weight, &d->dgrad_out, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
-    ASSERT_LE(worst_of(l, TEGROUP_OP_WGRAD, t2 ? &d->activated : &d->grad_output, t2 ? &d->grad_output : &d->activated, &d->fc2.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
-    ASSERT_LE(worst_of(l, TEGROUP_OP_WGRAD, t1 ? &d->input : &d->grad_preactivation, t1 ? &d->grad_preactivation : &d->input, &d->fc1.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+    if (!adds) ASSERT_LE(worst_of(l, TEGROUP_OP_WGRAD, t2 ? &d->activated : &d->grad_output, t2 ? &d->grad_output : &d->activated, &d->fc2.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+    if (!adds) ASSERT_LE(worst_of(l, TEGROUP_OP_WGRAD, t1 ? &d->input : &d->grad_preactivation, t1 ? &d->grad_preactivation : &d->input, &d->fc1.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
     ASSERT_EQ(guards_changed(), 0);
 }
 
@@ -239,12 +253,17 @@ static void mlp_forget(tegroup_tensor *t) { t->data = t->scale_inv = t->columnwi
 
 static void mlp_straight(const recipe *f, uint64_t seed) {
     rng r = rng_seed(seed);
-    for (int64_t i = 0; i < 1 + scaled(6); i++) {
+    for (int64_t i = 0; i < 2 * (1 + scaled(6)); i++) {
         void *mark = guards_mark();
         quantised_layer l;
         tegroup_mlp_plan plan;
         quantised_mlp_make(&l, f, -1, &r);
         tegroup_mlp_desc *d = &l.mlp, saved;
+        d->accumulate = i % 2 == 1;
+        for (int j = 0; j < 2 && d->accumulate; j++) {
+            tegroup_mlp_weights *of = j ? &d->fc2 : &d->fc1;
+            has_numbers(&of->main_grad, &r), has_numbers(&of->bias_grad, &r);
+        }
         OK(tegroup_mlp_plan_make(d, NULL, &plan, &error));
         ASSERT_EQ(plan.planned.fused, 0u);
         workspace(&d->options, plan.workspace_bytes);
@@ -470,6 +489,7 @@ TEST(quantised_chain, weights_alone) {
         tegroup_chain_argument arguments[2];
         tegroup_chain_desc chain;
         tegroup_activation_desc activation;
+        tegroup_activation_backward_desc backward;
         const int in_out = i % 3 == 0;
         quantised_layer_rows(&l, &recipes[i / 2], &r);
         memset(ops, 0, sizeof ops), memset(arguments, 0, sizeof arguments), memset(&chain, 0, sizeof chain), memset(&activation, 0, sizeof activation);
@@ -481,6 +501,8 @@ TEST(quantised_chain, weights_alone) {
         chain.struct_size = sizeof chain;
         chain.space = TEGROUP_SPACE_HOST;
         chain.ops = ops, chain.op_count = 3;
+        chain.accumulate = i / 2 % 2;
+        if (chain.accumulate) has_numbers(&ops[0].weights.main_grad, &r);
         chain.input = tegroup_tensor_of(l.rows, QL_K, TEGROUP_DTYPE_BF16, filled(TEGROUP_DTYPE_BF16, l.rows.rows * QL_K, 1, &r));
         chain.grad_output = tegroup_tensor_of(l.rows, QL_N, TEGROUP_DTYPE_BF16, filled(TEGROUP_DTYPE_BF16, l.rows.rows * QL_N, 0.1, &r));
         arguments[0].op = 2, arguments[0].out = plain_rows(&l, QL_N, TEGROUP_DTYPE_BF16);
@@ -504,7 +526,22 @@ TEST(quantised_chain, weights_alone) {
         activation.output = tegroup_matrix_of(narrow.data, l.rows.rows, QL_H, TEGROUP_DTYPE_BF16);
         OK(tegroup_activation_forward(&activation, NULL, &error));
         ASSERT_EQ(differ(arguments[0].out.data, product(TEGROUP_OP_FORWARD, &narrow, &ops[2].weights.weight, &arguments[0].out, NULL, NULL, 0, NULL).data), 0);
-        ASSERT_EQ(tail_changed(&l, &arguments[0].out) + tail_changed(&l, &arguments[1].grad_input), 0);
+        tegroup_tensor dnarrow = plain_rows(&l, QL_H, TEGROUP_DTYPE_BF16), dwide = plain_rows(&l, 2 * QL_H, TEGROUP_DTYPE_BF16);
+        dnarrow = product(TEGROUP_OP_DGRAD, &chain.grad_output, &ops[2].weights.weight, &dnarrow, NULL, NULL, 0, NULL);
+        memset(&backward, 0, sizeof backward);
+        backward.struct_size = sizeof backward;
+        backward.space = TEGROUP_SPACE_HOST;
+        backward.activation = TEGROUP_ACTIVATION_SWIGLU;
+        backward.snapshot = l.rows.snapshot;
+        backward.input = activation.input;
+        backward.grad_output = tegroup_matrix_of(dnarrow.data, l.rows.rows, QL_H, TEGROUP_DTYPE_BF16);
+        backward.grad_input = tegroup_matrix_of(dwide.data, l.rows.rows, 2 * QL_H, TEGROUP_DTYPE_BF16);
+        OK(tegroup_activation_backward(&backward, NULL, &error));
+        const tegroup_tensor *x = &chain.input, *dx = &arguments[1].grad_input, *dw = &ops[0].weights.main_grad;
+        ASSERT_EQ(differ(dx->data, product(in_out ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, &dwide, &ops[0].weights.weight, dx, NULL, NULL, 0, NULL).data), 0);
+        ASSERT_EQ(differ(dw->data, product(TEGROUP_OP_WGRAD, in_out ? x : &dwide, in_out ? &dwide : x, dw, NULL, NULL, chain.accumulate ? ADDS : 0, NULL).data), 0);
+        ASSERT_PASSING();
+        ASSERT_EQ(tail_changed(&l, &arguments[0].out) + tail_changed(&l, dx), 0);
         ASSERT_EQ(guards_changed(), 0);
         void *const out = arguments[0].out.data; /* apart from the copy of another op that this direction reads */
         arguments[0].out.data = in_out ? ops[0].weights.weight.columnwise_data : ops[0].weights.weight.data;

@@ -259,13 +259,17 @@ static void check_back(quantizing *q, int c, const tegroup_dequantize_desc *d, v
 
 TEST(dequantize, exact_products_rounded_once) {
     rng r = rng_seed(9300);
+    int64_t in_parts = 0;
     for (int64_t n = scaled(300); n > 0; n--) {
         void *mark = guards_mark();
         quantizing q;
         void *list[MOST_GROUPS];
         tegroup_dequantize_desc d;
-        quantizing_make(&q, &r, (tegroup_scaling)0, n % 10 == 0 ? 200 : 40, 150);
+        tensors_in_parts = 1;
+        quantizing_make(&q, &r, n % 20 == 1 ? TEGROUP_SCALING_TENSOR : (tegroup_scaling)0, n % 10 == 0 ? 200 : 40, 150);
+        tensors_in_parts = 0;
         const depot *s = &q.scales[0];
+        in_parts += s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1;
         memset(&d, 0, sizeof d);
         for (int c = 0; c < 2; c++)
             for (int32_t g = 0; g < (s->listed ? s->groups : 1) && q.has[c]; g++) {
@@ -293,6 +297,7 @@ TEST(dequantize, exact_products_rounded_once) {
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
+    ASSERT_TRUE(in_parts > 0 || scaled(300) < 200);
 }
 
 /* Products within half a unit of F32 of what lies between two numbers of 16 bits: rounded to F32 first, they would be ties. */

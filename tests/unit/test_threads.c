@@ -33,7 +33,7 @@ static unsigned taken_of(int32_t limit) { return limit > 0 ? (unsigned)limit : M
 
 /* ---- every operation around the products -------------------------------------------------------------------------- */
 
-enum { ROUTER, ROUTER_BACKWARD, PERMUTATION, PERMUTE, COMBINE, COMBINE_BACKWARD, FORWARD, BACKWARD, OPS };
+enum { ROUTER, ROUTER_BACKWARD, PERMUTATION, PERMUTE, COMBINE, COMBINE_BACKWARD, FORWARD, BACKWARD, DISPATCH, COMBINE_RANKS, OPS };
 
 typedef struct routing {
     tegroup_router_desc router;
@@ -44,6 +44,9 @@ typedef struct routing {
     tegroup_combine_backward_desc combine_backward;
     tegroup_activation_desc forward;
     tegroup_activation_backward_desc backward;
+    tegroup_ep_dispatch_desc dispatch; /* of one rank, to itself */
+    tegroup_ep_combine_desc combine_ranks;
+    void *window;
     tegroup_matrix indices; /* the router's, some of them dropped */
     double loss;
     int64_t *counts; /* rows of each expert */
@@ -68,6 +71,8 @@ static tegroup_status routing_run(routing *c, int op, int32_t threads, tegroup_e
     case COMBINE: c->combine.threads = threads; return tegroup_combine(&c->combine, NULL, error);
     case COMBINE_BACKWARD: c->combine_backward.threads = threads; return tegroup_combine_backward(&c->combine_backward, NULL, error);
     case FORWARD: c->forward.threads = threads; return tegroup_activation_forward(&c->forward, NULL, error);
+    case DISPATCH: c->dispatch.threads = threads; return tegroup_ep_dispatch(&c->dispatch, NULL, error);
+    case COMBINE_RANKS: c->combine_ranks.threads = threads; return tegroup_ep_combine(&c->combine_ranks, NULL, error);
     default: c->backward.threads = threads; return tegroup_activation_backward(&c->backward, NULL, error);
     }
 }
@@ -117,10 +122,21 @@ static void routing_make(routing *c, rng *r, tegroup_dtype dtype, int64_t tokens
     tegroup_activation_backward_desc backward = {.struct_size = sizeof backward, .space = TEGROUP_SPACE_HOST, .activation = forward.activation,
         .snapshot = shape.snapshot, .input = forward.input, .row_scale = forward.row_scale, .grad_output = combine.permuted,
         .grad_input = empty(dtype, rows, 2 * width), .grad_row_scale = empty(real, rows, 1)};
+    const size_t window_bytes = (size_t)(rows * width) * size_of(dtype) + (size_t)rows * 8 + 8;
+    c->window = guarded(window_bytes);
+    tegroup_ep_dispatch_desc dispatch = {.struct_size = sizeof dispatch, .space = TEGROUP_SPACE_HOST, .row_of_slot = permutation.row_of_slot,
+        .tokens = permute.tokens, .weights = router.weights, .rows = tegroup_matrix_of(c->window, rows, width, dtype)};
+    dispatch.windows.ranks = 1, dispatch.windows.addresses = &c->window, dispatch.windows.bytes = window_bytes;
+    dispatch.row_weights = tegroup_matrix_of((char *)c->window + ((size_t)(rows * width) * size_of(dtype) + 7) / 8 * 8, rows, 1, real);
+    tegroup_ep_combine_desc combine_ranks = {.struct_size = sizeof combine_ranks, .space = TEGROUP_SPACE_HOST, .windows = dispatch.windows,
+        .row_of_slot = permutation.row_of_slot, .rows = dispatch.rows, .weights = router.weights, .tokens = empty(dtype, tokens, width),
+        .row_values = dispatch.row_weights, .values = empty(real, tokens, k)};
+    c->dispatch = dispatch, c->combine_ranks = combine_ranks;
     c->permute = permute, c->combine = combine, c->combine_backward = combine_backward, c->forward = forward, c->backward = backward;
     void *const out[OPS][4] = {{router.balance_loss, router.counts.data, router.indices.data, router.weights.data}, {router_backward.grad_logits.data},
         {permutation.row_of_slot.data, permutation.slot_of_row.data}, {permute.permuted.data}, {combine.tokens.data},
-        {combine_backward.grad_permuted.data, combine_backward.grad_weights.data}, {forward.output.data}, {backward.grad_input.data, backward.grad_row_scale.data}};
+        {combine_backward.grad_permuted.data, combine_backward.grad_weights.data}, {forward.output.data}, {backward.grad_input.data, backward.grad_row_scale.data},
+        {c->window}, {combine_ranks.tokens.data, combine_ranks.values.data}};
     memcpy(c->out, out, sizeof out);
 }
 

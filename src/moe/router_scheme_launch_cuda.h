@@ -1,0 +1,237 @@
+/* ---- Router kernels: gradients of schemes, and launches ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/layout_types.h"
+#include "moe/routing_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "moe/router_scheme.h"
+#include "moe/router.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+#include "moe/count_cuda.h"
+#include "moe/router_batch_cuda.h"
+#include "moe/router_scheme_cuda.h"
+#include "moe/router_losses_cuda.h"
+
+#if !defined(TEGROUP_NO_BACKWARD)
+/* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
+                                                                  const REAL *scores, const double *slopes,
+                                                                  REAL *grads) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    REAL sum = 0, mean = 0;
+    if (!slopes || desc.scheme.score == TEGROUP_SCORE_SOFTMAX) return;
+    for (int32_t e = lane; e < desc.experts; e += 32) {
+        sum += scores[e];
+        mean += grads[e] * scores[e];
+    }
+    sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
+    for (int32_t e = lane; e < desc.experts; e += 32) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there: as tegroup_impl_scheme_choices_f32.
+ * Keys make room for the gradients when the choices are known. */
+template <typename REAL, typename KEY>
+static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
+                                                                   int64_t token,
+                                                                   tegroup_impl_scheme_token<REAL, KEY> &my,
+                                                                   const double *slopes, REAL by, REAL *grads) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
+    const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
+    REAL weight[2] = {0, 0}, dot = 0;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < 2; i++) { /* choices i * 32 + lane: there are at most 64 */
+        const int32_t j = 32 * i + lane, e = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
+        if (e >= 0) weight[i] = grad_weights[j];
+        if (e >= 0) dot += weight[i] * my.row[e];
+        if (j < k) my.indices[j] = e;
+        kept += __popc(__ballot_sync(0xffffffffu, e >= 0));
+    }
+    __syncwarp();
+    dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
+    if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
+        my.rank(s, experts);
+        my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
+    }
+    for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
+    tegroup_impl_scheme_shares(desc, my.row, slopes, grads);
+    if (kept == 0) return;
+    const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
+    for (int32_t i = 0; i < 2; i++) weight[i] = tegroup_impl_scheme_grad(s, weight[i], dot, divisor, desc.normalize);
+    for (int32_t j = 0; j < k; j++) { /* in order: an expert that was given twice gets both */
+        const REAL grad = __shfl_sync(0xffffffffu, j < 32 ? weight[0] : weight[1], j % 32);
+        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += grad;
+    }
+}
+
+/* As tegroup_impl_scheme_grad_row_f32, a warp a token. */
+template <typename REAL, typename KEY>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
+    tegroup_impl_scheme_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc, int32_t room) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
+    const bool softmax = s.score == TEGROUP_SCORE_SOFTMAX;
+    const REAL by = desc.loss_scale != 0 ? (REAL)desc.loss_scale : (REAL)1;
+    tegroup_impl_scheme_token<REAL, KEY> my(tegroup_impl_router_memory(), room);
+    REAL *grads = (REAL *)(void *)my.keys;
+    for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.probabilities.rows;
+         token += (int64_t)gridDim.x * warps) {
+        char *out = tegroup_impl_matrix_row(&desc.grad_logits, token);
+        const REAL *scores = (const REAL *)tegroup_impl_matrix_row(&desc.probabilities, token);
+        const double *slopes = tegroup_impl_loss_slopes(&desc, token);
+        if (!tegroup_impl_token_there(&s, token)) {
+            for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_here(desc.grad_logits, out, e, (REAL)0);
+            continue;
+        }
+        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
+        __syncwarp();
+        tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
+        REAL largest = 0, z = 0, mean = 0;
+        const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
+        if (logits) {
+            const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
+            z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
+        }
+        for (int32_t e = lane; softmax && e < experts; e += 32) mean += my.row[e] * grads[e];
+        if (softmax) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        for (int32_t e = lane; e < experts; e += 32) {
+            const REAL score = my.row[e];
+            REAL grad = softmax ? score * (grads[e] - mean) : tegroup_impl_score_slope(s.score, score) * grads[e];
+            if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
+            tegroup_impl_store_here(desc.grad_logits, out, e, grad);
+        }
+        __syncwarp();
+    }
+}
+#endif /* TEGROUP_NO_BACKWARD */
+
+/* ---- launches ---- */
+
+/* Blocks of as many warps as have room in 48 KiB beside what the block shares, or of one; as many blocks as fill the
+ * device. */
+template <typename REAL, typename KEY, typename DESC, typename WAY>
+static inline tegroup_status tegroup_impl_cuda_scheme_launch(void (*kernel)(const DESC, const WAY), const DESC *desc,
+                                                             WAY way, int64_t tokens, int32_t room, int32_t block_bytes,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t warp_bytes = tegroup_impl_scheme_token<REAL, KEY>::bytes(room),
+                  warps = tegroup_impl_clamp((49152 - block_bytes) / warp_bytes, 1, TEGROUP_IMPL_SCHEME_WARPS),
+                  bytes = block_bytes + warps * warp_bytes;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(tokens, warps), 16, &blocks, error));
+    if (bytes > 49152) /* the same value in every call: other threads launch this kernel, too */
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304), "space",
+            "the device must have the shared memory", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, 32u * (unsigned)warps, (size_t)bytes, stream, *desc, way), "stream",
+        "the kernel must launch", error);
+}
+
+/* The losses of rows that are routed. */
+static inline tegroup_status tegroup_impl_cuda_scheme_losses(const tegroup_router_desc *desc,
+                                                             const tegroup_impl_scheme_way *way,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
+                  runs = sequences * tegroup_impl_sequence_runs(sequences), most = 65535;
+    const unsigned columns = (unsigned)(desc->experts + 1 + 31) / 32;
+    if (way->counts && runs > 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            cudaMemsetAsync(way->counts, 0, 8 * (size_t)(sequences * desc->experts), stream), "stream",
+            "the counts must be cleared", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel, (unsigned)tegroup_impl_min(runs, most), 256,
+                                4 * (size_t)desc->experts, stream, *desc, *way, runs),
+            "stream", "the kernel must launch", error));
+    }
+    if (runs > 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel,
+                                dim3(columns, (unsigned)tegroup_impl_min(runs, most)), 256, 0, stream, *desc, *way,
+                                runs),
+            "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_sequences_kernel, (unsigned)tegroup_impl_min(sequences, most), 256,
+                                0, stream, *desc, *way),
+            "stream", "the kernel must launch", error));
+    }
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_scheme_losses_kernel, 1, 256, 0, stream, *desc, *way), "stream",
+        "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_scheme(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    const int64_t tokens = desc->logits.rows;
+    const int32_t room = (int32_t)tegroup_impl_align(desc->experts, 4);
+    tegroup_impl_scheme_way way;
+    tegroup_router_desc d = *desc;
+    tegroup_layout layout;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_scheme_sums_kernel, error));
+    memset(&way, 0, sizeof way);
+    d.logits = tegroup_impl_cuda_matrix(&desc->logits);
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    d.loss_gradients = tegroup_impl_cuda_matrix(&desc->loss_gradients);
+    d.scheme.given_indices = tegroup_impl_cuda_matrix(&desc->scheme.given_indices);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_scheme_layout(desc, &layout);
+    if (layout.count > 0) {
+        char *at = (char *)desc->workspace;
+        const int slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+        if (desc->balance_loss) way.totals = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_TOTALS].offset_bytes);
+        if (desc->z_loss) way.logsumexp = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_LOGSUMEXP].offset_bytes);
+        if (desc->balance_loss || slopes)
+            way.counts = (int64_t *)(at + layout.items[TEGROUP_IMPL_LOSS_COUNTS].offset_bytes);
+        way.sums = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_SUMS].offset_bytes);
+        way.losses = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_SEQUENCES].offset_bytes);
+    }
+    way.room = room;
+    way.histogram = desc->counts.dtype != TEGROUP_DTYPE_UNSET && desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+#define TEGROUP_IMPL_LAUNCH(real, key, each)                                                                           \
+    TEGROUP_IMPL_TRY((tegroup_impl_cuda_scheme_launch<real, key>(tegroup_impl_scheme_kernel<real, key, each>, &d, way, \
+                                                                 tokens, room, way.histogram ? 4 * room : 0, stream,   \
+                                                                 error)))
+    if (tokens > 0) {
+        if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64) TEGROUP_IMPL_LAUNCH(double, uint64_t, 1);
+        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, uint32_t, 4);
+        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, uint32_t, 8);
+        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, uint32_t, 16);
+        else if (desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(float, uint32_t, 32);
+        else TEGROUP_IMPL_LAUNCH(float, uint32_t, 1); /* none in registers */
+    }
+#undef TEGROUP_IMPL_LAUNCH
+    return layout.count > 0 ? tegroup_impl_cuda_scheme_losses(&d, &way, stream, error) : TEGROUP_OK;
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
+static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t tokens = desc->probabilities.rows;
+    const int32_t room = (int32_t)tegroup_impl_align(desc->experts, 4);
+    tegroup_router_backward_desc d = *desc;
+    if (tokens == 0) return TEGROUP_OK;
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
+    d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
+    d.logits = tegroup_impl_cuda_matrix(&desc->logits);
+    d.loss_gradients = tegroup_impl_cuda_matrix(&desc->loss_gradients);
+    if (desc->probabilities.dtype == TEGROUP_DTYPE_F64)
+        return tegroup_impl_cuda_scheme_launch<double, uint64_t>(tegroup_impl_scheme_grad_kernel<double, uint64_t>, &d,
+                                                                 room, tokens, room, 0, stream, error);
+    return tegroup_impl_cuda_scheme_launch<float, uint32_t>(tegroup_impl_scheme_grad_kernel<float, uint32_t>, &d, room,
+                                                            tokens, room, 0, stream, error);
+}
+#endif /* TEGROUP_NO_BACKWARD */
