@@ -2612,14 +2612,15 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high)
 TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-/* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
+/* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". A product may be
+ * asked of numbers that nobody checked yet: a negative one counts as too large. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
 #if defined(__CUDA_ARCH__) /* a division would be a hundred instructions */
     const uint64_t product = (uint64_t)a * (uint64_t)b;
     return __umul64hi((uint64_t)a, (uint64_t)b) == 0 && product <= INT64_MAX ? (int64_t)product : INT64_MAX;
 #else
-    return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+    return a != 0 && (uint64_t)b > (uint64_t)INT64_MAX / (uint64_t)a ? INT64_MAX : a * b;
 #endif
 }
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
@@ -19331,7 +19332,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
-    p.preactivation = tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout) * (1 + apart);
+    p.preactivation =
+        tegroup_impl_mul(tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout), 1 + apart);
     p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;

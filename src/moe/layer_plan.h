@@ -193,7 +193,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
-    p.preactivation = tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout) * (1 + apart);
+    p.preactivation =
+        tegroup_impl_mul(tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout), 1 + apart);
     p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;
