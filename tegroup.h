@@ -2030,7 +2030,8 @@ typedef struct tegroup_moe_desc {
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
-                                     tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
+                                     tokens by expert, nor activated, nor the router's probabilities; wgrad permutes
+                                     the first, and dgrad, which reads router.logits for it, computes the others,
                                      again, bit for bit. Every other field is the layer's own and must be absent, zero
                                      or NULL: rules are those of the formats                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
@@ -19206,7 +19207,8 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
  * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
  * expert, `real` those of a weight. */
 #define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
-    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens * p->experts, real)          \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", again ? TEGROUP_MOE_FORWARD_WORKSPACE : kept,             \
+         p->keeps[0] && (!again || p->choice.has_losses), tegroup_impl_mul(p->tokens, p->experts), real)               \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
     ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
@@ -19234,6 +19236,9 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(FORWARD, "the experts' workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)experts->workspace_bytes, 1)    \
     ITEM(NO_ROWS, "a snapshot without rows, for checks", TEGROUP_MOE_FORWARD_WORKSPACE,                                \
          p->space == TEGROUP_SPACE_HOST, (int64_t)snapshot.total_bytes, 1)                                             \
+    ITEM(PROBABILITIES_AGAIN, "the router's probabilities", TEGROUP_MOE_DGRAD_WORKSPACE, again,                        \
+         tegroup_impl_mul(p->tokens, p->experts), real)                                                                \
+    ITEM(ROUTER_AGAIN, "the router's workspace", TEGROUP_MOE_DGRAD_WORKSPACE, again, (int64_t)p->router_bytes, 1)      \
     ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
          tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
     ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_weights,        \
@@ -19265,6 +19270,11 @@ typedef struct tegroup_impl_moe_places {
     int64_t offset[TEGROUP_IMPL_MOE_ITEM_COUNT];
 } tegroup_impl_moe_places;
 
+/* Whether dgrad has the router compute its probabilities again, and nothing else, in place of what forward would keep. */
+static inline int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
+    return p->recompute && p->wants_grad_logits && p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES];
+}
+
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
 static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
                                             tegroup_impl_moe_places *places) {
@@ -19275,7 +19285,7 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
                   row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
-    const int picks = tegroup_impl_moe_picks(p);
+    const int picks = tegroup_impl_moe_picks(p), again = tegroup_impl_moe_routes_again(p);
     tegroup_impl_moe_pieces pieces[TEGROUP_IMPL_MOE_FORMATTED];
     tegroup_layout snapshot;
     int memory, which;
@@ -19367,7 +19377,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 /* ---- the parts, as calls of their own ---- */
 
 typedef struct tegroup_impl_moe_parts {
-    tegroup_router_desc router;
+    tegroup_router_desc router, router_again;
     tegroup_permutation_desc permutation;
     tegroup_permute_desc rows, grad_rows;                      /* to rows by expert */
     tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
@@ -19439,6 +19449,17 @@ static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_
     return quantize;
 }
 
+/* A router that writes the same probabilities and nothing else. */
+static inline tegroup_router_desc tegroup_impl_moe_probabilities_alone(const tegroup_router_desc *router) {
+    tegroup_router_desc alone = *router;
+    memset(&alone.weights, 0, sizeof alone.weights);
+    memset(&alone.indices, 0, sizeof alone.indices);
+    memset(&alone.counts, 0, sizeof alone.counts);
+    memset(&alone.loss_gradients, 0, sizeof alone.loss_gradients);
+    alone.balance_loss = alone.z_loss = NULL;
+    return alone;
+}
+
 /* The router, the snapshot and the permutation. */
 static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                           const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
@@ -19455,9 +19476,15 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
         router->weights = desc->given_weights;
         router->indices = desc->router.scheme.given_indices;
     }
-    if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
+    if (memories->op == TEGROUP_OP_DGRAD && tegroup_impl_moe_routes_again(p)) {
+        router->probabilities =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_PROBABILITIES_AGAIN, p->tokens, p->experts, p->real);
+        parts->router_again = tegroup_impl_moe_probabilities_alone(router);
+        parts->router_again.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER_AGAIN);
+    } else if (memories->places->offset[TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES] >= 0) {
         router->probabilities =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
+    }
     if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
         router->weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
@@ -19972,6 +19999,9 @@ static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe
         TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(call, 0, NULL, error));
     if (call->op != TEGROUP_OP_DGRAD || !call->now.wants_grad_logits) return TEGROUP_OK;
+    if (tegroup_impl_moe_routes_again(&call->now))
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router_again, error), error));
     return tegroup_impl_of_member("router", tegroup_impl_router_backward_check(&parts->router_backward, error), error);
 }
 
@@ -20062,6 +20092,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (call.now.wants_grad_weights) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
+    if (tegroup_impl_moe_routes_again(&call.now))
+        TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router_again, stream, error));
     return tegroup_router_backward(&call.parts.router_backward, stream, error);
 }
 

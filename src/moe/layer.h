@@ -324,6 +324,9 @@ static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe
         TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(call, 0, NULL, error));
     if (call->op != TEGROUP_OP_DGRAD || !call->now.wants_grad_logits) return TEGROUP_OK;
+    if (tegroup_impl_moe_routes_again(&call->now))
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router_again, error), error));
     return tegroup_impl_of_member("router", tegroup_impl_router_backward_check(&parts->router_backward, error), error);
 }
 
@@ -414,6 +417,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (call.now.wants_grad_weights) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
+    if (tegroup_impl_moe_routes_again(&call.now))
+        TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router_again, stream, error));
     return tegroup_router_backward(&call.parts.router_backward, stream, error);
 }
 

@@ -69,7 +69,8 @@ typedef struct tegroup_moe_desc {
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
-                                     tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
+                                     tokens by expert, nor activated, nor the router's probabilities; wgrad permutes
+                                     the first, and dgrad, which reads router.logits for it, computes the others,
                                      again, bit for bit. Every other field is the layer's own and must be absent, zero
                                      or NULL: rules are those of the formats                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else

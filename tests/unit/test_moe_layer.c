@@ -376,7 +376,7 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
     d.experts.fc2.weight = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_BF16, NULL);
     d.experts.fc1.main_grad = tegroup_tensor_uniform((int32_t)E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
     d.experts.fc2.main_grad = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_F32, NULL);
-    const int64_t routing = T * E * 4 + rows * 4 + rows * 4 + rows * 4; /* probabilities, indices, rows, weights */
+    const int64_t routing = rows * 4 + rows * 4 + rows * 4; /* indices, rows, weights */
     for (int recompute = 0; recompute < 2; recompute++) {
         tegroup_layout layout;
         int64_t snapshot = 0;
@@ -387,10 +387,44 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
             if (!strcmp(layout.items[i].name, "the snapshot of the routing")) snapshot = (int64_t)layout.items[i].bytes;
         ASSERT_GT(snapshot, 3 * 8 * E);
         ASSERT_LT(snapshot, 5 * 8 * E);
-        /* each part is a multiple of 256 bytes here; X and activated are kept, or made again */
-        ASSERT_EQ((int64_t)plan.saved_by_forward_bytes - snapshot, routing + rows * 2 * H * 2 + (recompute ? 0 : rows * D * 2 + rows * H * 2));
+        /* each part is a multiple of 256 bytes here; X, activated and the probabilities are kept, or made again */
+        ASSERT_EQ((int64_t)plan.saved_by_forward_bytes - snapshot, routing + rows * 2 * H * 2 + (recompute ? 0 : rows * D * 2 + rows * H * 2 + T * E * 4));
         ASSERT_EQ((int64_t)plan.saved_by_dgrad_bytes, rows * D * 2 + (recompute ? rows * H * 2 : 0));
     }
+}
+
+/* Beside the 2 T d + 4 T K n bytes that SonicMoE keeps (arXiv 2512.14080, section 3), which has tokens in BF16 and preactivations in it: what the layer keeps with
+ * recompute 1, tokens, which are the caller's, counted. The routing is what it keeps more. */
+TEST(moe_layer, keeps_as_little_as_a_layer_can) {
+    static const struct { int64_t tokens, width, hidden, experts, k; } models[] = {{24576, 1536, 256, 128, 8}, {16384, 2048, 768, 128, 8}, {8192, 7168, 2048, 32, 8},
+                                                                                {8192, 4096, 14336, 8, 2}, {8192, 2880, 2880, 32, 4}};
+    for (int space = TEGROUP_SPACE_HOST; space <= TEGROUP_SPACE_DEVICE; space++)
+        for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
+            const int64_t T = models[m].tokens, D = models[m].width, H = models[m].hidden;
+            const int32_t E = (int32_t)models[m].experts;
+            tegroup_target gpu;
+            tegroup_moe_desc d;
+            tegroup_moe_plan plan;
+            tegroup_error error;
+            memset(&d, 0, sizeof d);
+            d.struct_size = sizeof d;
+            d.space = (tegroup_space)space;
+            d.tokens = d.output = d.grad_output = d.grad_tokens = tegroup_matrix_of(NULL, T, D, TEGROUP_DTYPE_BF16);
+            d.router.logits = d.grad_logits = tegroup_matrix_of(NULL, T, E, TEGROUP_DTYPE_F32);
+            d.router.k = (int32_t)models[m].k;
+            d.experts.activation = TEGROUP_ACTIVATION_SWIGLU;
+            d.experts.recompute = 1;
+            d.experts.fc1.weight = tegroup_tensor_uniform(E, 2 * H, D, TEGROUP_DTYPE_BF16, NULL);
+            d.experts.fc2.weight = tegroup_tensor_uniform(E, D, H, TEGROUP_DTYPE_BF16, NULL);
+            d.experts.fc1.main_grad = tegroup_tensor_uniform(E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
+            d.experts.fc2.main_grad = tegroup_tensor_uniform(E, D, H, TEGROUP_DTYPE_F32, NULL);
+            memset(&gpu, 0, sizeof gpu);
+            gpu.struct_size = sizeof gpu;
+            gpu.sm = 90, gpu.built = 1u << TEGROUP_BACKEND_PORTABLE | 1u << TEGROUP_BACKEND_SM90;
+            ASSERT_EQ(tegroup_moe_plan_make(&d, space == TEGROUP_SPACE_DEVICE ? &gpu : NULL, &plan, &error), TEGROUP_OK);
+            const double least = 2.0 * (double)(T * D) + 4.0 * (double)(T * models[m].k * H), kept = 2.0 * (double)(T * D) + (double)plan.saved_by_forward_bytes;
+            ASSERT_LE(kept / least, 1.01);
+        }
 }
 
 /* ---- refusals ----------------------------------------------------------------------------------------------------------- */
