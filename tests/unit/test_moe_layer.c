@@ -393,7 +393,7 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
     }
 }
 
-/* Beside the 2 T d + 4 T K n bytes that SonicMoE keeps (arXiv 2512.14080, section 3), which has tokens in BF16 and preactivations in it: what the layer keeps with
+/* Beside the 2 T d + 4 T K n bytes that SonicMoE keeps (by its paper, arXiv 2512.14080), tokens in BF16 and preactivations: what the layer keeps with
  * recompute 1, tokens, which are the caller's, counted. The routing is what it keeps more. */
 TEST(moe_layer, keeps_as_little_as_a_layer_can) {
     static const struct { int64_t tokens, width, hidden, experts, k; } models[] = {{24576, 1536, 256, 128, 8}, {16384, 2048, 768, 128, 8}, {8192, 7168, 2048, 32, 8},
