@@ -19270,7 +19270,7 @@ typedef struct tegroup_impl_moe_places {
     int64_t offset[TEGROUP_IMPL_MOE_ITEM_COUNT];
 } tegroup_impl_moe_places;
 
-/* Whether dgrad has the router compute its probabilities again, and nothing else, so that forward need not keep them. */
+/* Whether dgrad has the router compute its probabilities, and nothing else, again, and forward need not keep them. */
 static inline int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
     return p->recompute && p->wants_grad_logits && p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES];
 }
