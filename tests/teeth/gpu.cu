@@ -110,7 +110,7 @@ TEST(teeth, large_products) {
 /* Quantised operands of every format. */
 TEST(teeth, quantised_products) {
     int ran = 0;
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 400; i++) {
         rng r = rng_seed(7900 + (uint64_t)i);
         const scaling_row *fb = &scaling_rows[i % SCALINGS], *fa = rng_chance(&r, 20) ? NULL : &scaling_rows[rng_int(&r, 0, SCALINGS - 1)];
         problem p;
