@@ -111,6 +111,18 @@ TEST(formats, scaling_facts) {
     ASSERT_TRUE(tegroup_scaling_info((tegroup_scaling)-1) == NULL);
 }
 
+/* A product that does not fit, or has a negative factor, is the largest number; with a factor of 0 it is 0. */
+TEST(formats, products_stop) {
+    static const int64_t odd[] = {0, 1, 2, 3, INT64_C(1) << 31, INT64_C(3037000499), INT64_C(3037000500), INT64_C(1) << 62, INT64_MAX / 2, INT64_MAX / 2 + 1, INT64_MAX, -1, -2, INT64_MIN};
+    enum { ODD = sizeof odd / sizeof *odd };
+    rng r = rng_seed(77);
+    for (int64_t i = 0; i < ODD * ODD + scaled(100000); i++) {
+        const int64_t a = i < ODD * ODD ? odd[i / ODD] : (int64_t)(rng_next(&r) >> rng_int(&r, 0, 63)), b = i < ODD * ODD ? odd[i % ODD] : (int64_t)(rng_next(&r) >> rng_int(&r, 0, 63));
+        const __int128 product = (__int128)a * b;
+        ASSERT_EQ(tegroup_impl_mul(a, b), product != 0 && (a < 0 || b < 0 || product > INT64_MAX) ? INT64_MAX : (int64_t)product);
+    }
+}
+
 TEST(formats, scale_shape_overflow) {
     for (int mode = TEGROUP_SCALING_ROW; mode < TEGROUP_SCALING_COUNT; mode++) {
         tegroup_scale_extent extent = {7, 7, 7};

@@ -486,6 +486,8 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.capacity = -1, TEGROUP_ERROR_VALUE, "capacity");
     REFUSED(plan, d.experts.fc1.weight.shape.groups = 0, TEGROUP_ERROR_VALUE, "experts.fc1.weight.shape.groups");
     REFUSED(plan, d.experts.fc1.weight.shape.rows = d.experts.fc1.bias.shape.cols = INT64_C(1) << 32, TEGROUP_ERROR_VALUE, "experts.fc1.weight.shape.rows");
+    REFUSED(plan, d.experts.fc1_up.weight = d.experts.fc1.weight; d.experts.fc1.weight.shape.rows = d.experts.fc1.bias.shape.cols = INT64_C(1) << 62, TEGROUP_ERROR_VALUE,
+            "experts.fc1.weight.shape.rows");
     REFUSED(plan, d.experts.fc2.weight.shape.rows = -1, TEGROUP_ERROR_VALUE, "experts.fc2.weight.shape.rows");
     REFUSED(plan, d.experts.fc1.weight.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "experts.fc1.weight.dtype");
     REFUSED(plan, d.experts.fc2.weight.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "experts.fc2.weight.dtype");
