@@ -2614,7 +2614,7 @@ TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". A product may be
- * asked of numbers that nobody checked yet: a negative one counts as too large. */
+ * asked of numbers that nobody checked yet: a negative factor counts as too large. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
 #if defined(__CUDA_ARCH__) /* a division would be a hundred instructions */

@@ -16,7 +16,7 @@ typedef struct format_case {
 } format_case;
 
 /* Pairs a, b; and DeepGEMM's limit of their difference on normal data (QuantConfig.max_diff of its tests' generators); of E5M2, which it has not, a
- * little more than half of the squares of what the types round by: (5.3% ^ 2 + 2.65% ^ 2) / 2. */
+ * little more than half of the sum of the squares of what the types round by, 5.3% and 2.65%. */
 typedef struct format_pair {
     format_case a, b;
     double limit;

@@ -88,10 +88,21 @@ static void router_make(any_layer *l, rng *r, int hostile) {
     d->z_loss = l->z_loss = (double *)guarded(8);
 }
 
+/* The plan, and the memory that it asks for. */
+static void layer_plan(any_layer *l) {
+    tegroup_moe_desc *d = &l->desc;
+    tegroup_options *options = &d->experts.options;
+    tegroup_error error;
+    const tegroup_status made = tegroup_moe_plan_make(d, NULL, &l->plan, &error);
+    if (made != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
+    ASSERT_EQ(made, TEGROUP_OK);
+    d->saved_by_forward = guarded(d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes);
+    d->saved_by_dgrad = guarded(d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes);
+    options->workspace = guarded(options->workspace_bytes = l->plan.workspace_bytes);
+}
 static void layer_make(any_layer *l, rng *r, tegroup_dtype dtype, int hostile) {
     tegroup_moe_desc *d = &l->desc;
     tegroup_mlp_desc *e = &d->experts;
-    tegroup_error error;
     memset(l, 0, sizeof *l);
     l->dtype = dtype;
     l->tokens = rng_int(r, 1, MOST_TOKENS), l->width = rng_int(r, 1, 5), l->hidden = rng_int(r, 1, 5), l->outputs = rng_int(r, 1, 5);
@@ -119,12 +130,7 @@ static void layer_make(any_layer *l, rng *r, tegroup_dtype dtype, int hostile) {
     if (rng_chance(r, 40)) d->capacity = rng_int(r, 1, l->tokens * l->k);
     else if (rng_chance(r, 40)) d->expert_capacity = rng_int(r, 1, l->tokens);
     d->drops_by_weight = rng_chance(r, 50);
-    const tegroup_status made = tegroup_moe_plan_make(d, NULL, &l->plan, &error);
-    if (made != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
-    ASSERT_EQ(made, TEGROUP_OK);
-    d->saved_by_forward = guarded(d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes);
-    d->saved_by_dgrad = guarded(d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes);
-    e->options.workspace = guarded(e->options.workspace_bytes = l->plan.workspace_bytes);
+    layer_plan(l);
 }
 static void layer_run(any_layer *l, int backward) {
     tegroup_error error;
@@ -230,7 +236,6 @@ TEST(moe_any, made_again_bit_for_bit) {
     for (int64_t n = scaled(600); n > 0; n--) {
         void *mark = guards_mark();
         any_layer l;
-        tegroup_error error;
         tegroup_moe_desc *const d = &l.desc;
         layer_make(&l, &r, n % 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, (int)(n % 3 == 0));
         ASSERT_PASSING();
@@ -240,11 +245,9 @@ TEST(moe_any, made_again_bit_for_bit) {
         unsigned char *first[3];
         size_t saved[2];
         for (d->experts.recompute = 0; d->experts.recompute < 2; d->experts.recompute++) {
-            ASSERT_EQ(tegroup_moe_plan_make(d, NULL, &l.plan, &error), TEGROUP_OK);
+            layer_plan(&l);
+            ASSERT_PASSING();
             saved[d->experts.recompute] = l.plan.saved_by_forward_bytes;
-            d->saved_by_forward = guarded(d->saved_by_forward_bytes = l.plan.saved_by_forward_bytes);
-            d->saved_by_dgrad = guarded(d->saved_by_dgrad_bytes = l.plan.saved_by_dgrad_bytes);
-            d->experts.options.workspace = guarded(d->experts.options.workspace_bytes = l.plan.workspace_bytes);
             layer_run(&l, 1);
             ASSERT_PASSING();
             for (int i = 0; i < 3; i++) {
@@ -290,7 +293,6 @@ TEST(moe_any, hostile_routings) {
 static void give_routing(any_layer *l, rng *r) {
     static const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 0, -0.0f, 1e-40f};
     tegroup_moe_desc *d = &l->desc;
-    tegroup_error error;
     const int64_t choices = l->tokens * l->k;
     memset(&d->router, 0, sizeof d->router);
     memset(&d->grad_logits, 0, sizeof d->grad_logits);
@@ -302,10 +304,7 @@ static void give_routing(any_layer *l, rng *r) {
     for (int64_t i = 0; i < choices; i++)
         if (rng_chance(r, 15)) ((float *)d->given_weights.data)[i] = odd[rng_int(r, 0, 7)];
     d->grad_weights = results_of(l->dtype, l->tokens, l->k);
-    ASSERT_EQ(tegroup_moe_plan_make(d, NULL, &l->plan, &error), TEGROUP_OK);
-    d->saved_by_forward = guarded(d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes);
-    d->saved_by_dgrad = guarded(d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes);
-    d->experts.options.workspace = guarded(d->experts.options.workspace_bytes = l->plan.workspace_bytes);
+    layer_plan(l);
 }
 
 TEST(moe_any, hostile_given_routings) {

@@ -358,29 +358,34 @@ TEST(moe_layer, layouts_are_exact_and_grow) {
     }
 }
 
-/* Qwen3-30B's block, 16 tokens, BF16: what is saved, by arithmetic. */
-TEST(moe_layer, what_is_saved_by_arithmetic) {
-    const int64_t T = 16, E = 128, K = 8, D = 2048, H = 768, rows = T * K;
+/* A model's layer in BF16, with every gradient, those of the weights in F32; to plan alone. */
+static tegroup_moe_desc model_layer(tegroup_space space, int64_t tokens, int64_t width, int64_t hidden, int32_t experts, int32_t k, int recompute) {
     tegroup_moe_desc d;
-    tegroup_moe_plan plan;
-    tegroup_error error;
     memset(&d, 0, sizeof d);
     d.struct_size = sizeof d;
-    d.space = TEGROUP_SPACE_HOST;
-    d.tokens = d.output = d.grad_output = d.grad_tokens = tegroup_matrix_of(NULL, T, D, TEGROUP_DTYPE_BF16);
-    d.router.logits = tegroup_matrix_of(NULL, T, E, TEGROUP_DTYPE_F32);
-    d.grad_logits = d.router.logits;
-    d.router.k = (int32_t)K;
+    d.space = space;
+    d.tokens = d.output = d.grad_output = d.grad_tokens = tegroup_matrix_of(NULL, tokens, width, TEGROUP_DTYPE_BF16);
+    d.router.logits = d.grad_logits = tegroup_matrix_of(NULL, tokens, experts, TEGROUP_DTYPE_F32);
+    d.router.k = k;
     d.experts.activation = TEGROUP_ACTIVATION_SWIGLU;
-    d.experts.fc1.weight = tegroup_tensor_uniform((int32_t)E, 2 * H, D, TEGROUP_DTYPE_BF16, NULL);
-    d.experts.fc2.weight = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_BF16, NULL);
-    d.experts.fc1.main_grad = tegroup_tensor_uniform((int32_t)E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
-    d.experts.fc2.main_grad = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_F32, NULL);
+    d.experts.recompute = recompute;
+    d.experts.fc1.weight = tegroup_tensor_uniform(experts, 2 * hidden, width, TEGROUP_DTYPE_BF16, NULL);
+    d.experts.fc2.weight = tegroup_tensor_uniform(experts, width, hidden, TEGROUP_DTYPE_BF16, NULL);
+    d.experts.fc1.main_grad = tegroup_tensor_uniform(experts, 2 * hidden, width, TEGROUP_DTYPE_F32, NULL);
+    d.experts.fc2.main_grad = tegroup_tensor_uniform(experts, width, hidden, TEGROUP_DTYPE_F32, NULL);
+    return d;
+}
+
+/* Qwen3-30B's block, 16 tokens: what is saved, by arithmetic. */
+TEST(moe_layer, what_is_saved_by_arithmetic) {
+    const int64_t T = 16, E = 128, K = 8, D = 2048, H = 768, rows = T * K;
     const int64_t routing = rows * 4 + rows * 4 + rows * 4; /* indices, rows, weights */
     for (int recompute = 0; recompute < 2; recompute++) {
+        const tegroup_moe_desc d = model_layer(TEGROUP_SPACE_HOST, T, D, H, (int32_t)E, (int32_t)K, recompute);
+        tegroup_moe_plan plan;
+        tegroup_error error;
         tegroup_layout layout;
         int64_t snapshot = 0;
-        d.experts.recompute = recompute;
         ASSERT_EQ(tegroup_moe_plan_make(&d, NULL, &plan, &error), TEGROUP_OK);
         ASSERT_EQ(tegroup_moe_layout(&plan, TEGROUP_MOE_SAVED_BY_FORWARD, &layout, &error), TEGROUP_OK);
         for (int32_t i = 0; i < layout.count; i++)
@@ -393,34 +398,21 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
     }
 }
 
-/* Beside the 2 T d + 4 T K n bytes that SonicMoE keeps (by its paper, arXiv 2512.14080), tokens in BF16 and preactivations: what the layer keeps with
- * recompute 1, tokens, which are the caller's, counted. The routing is what it keeps more. */
+/* What the layer keeps with recompute 1, tokens, which are the caller's, among it, beside the 2 T d + 4 T K n bytes that SonicMoE keeps (by its paper, arXiv
+ * 2512.14080): tokens and preactivations, in BF16. The routing is what the layer keeps more. */
 TEST(moe_layer, keeps_as_little_as_a_layer_can) {
-    static const struct { int64_t tokens, width, hidden, experts, k; } models[] = {{24576, 1536, 256, 128, 8}, {16384, 2048, 768, 128, 8}, {8192, 7168, 2048, 32, 8},
-                                                                                {8192, 4096, 14336, 8, 2}, {8192, 2880, 2880, 32, 4}};
+    static const struct { int64_t tokens, width, hidden; int32_t experts, k; } models[] = {{24576, 1536, 256, 128, 8}, {16384, 2048, 768, 128, 8}, {8192, 7168, 2048, 32, 8},
+                                                                                         {8192, 4096, 14336, 8, 2}, {8192, 2880, 2880, 32, 4}};
+    tegroup_target gpu;
+    memset(&gpu, 0, sizeof gpu);
+    gpu.struct_size = sizeof gpu;
+    gpu.sm = 90, gpu.built = 1u << TEGROUP_BACKEND_PORTABLE | 1u << TEGROUP_BACKEND_SM90;
     for (int space = TEGROUP_SPACE_HOST; space <= TEGROUP_SPACE_DEVICE; space++)
         for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
             const int64_t T = models[m].tokens, D = models[m].width, H = models[m].hidden;
-            const int32_t E = (int32_t)models[m].experts;
-            tegroup_target gpu;
-            tegroup_moe_desc d;
+            const tegroup_moe_desc d = model_layer((tegroup_space)space, T, D, H, models[m].experts, models[m].k, 1);
             tegroup_moe_plan plan;
             tegroup_error error;
-            memset(&d, 0, sizeof d);
-            d.struct_size = sizeof d;
-            d.space = (tegroup_space)space;
-            d.tokens = d.output = d.grad_output = d.grad_tokens = tegroup_matrix_of(NULL, T, D, TEGROUP_DTYPE_BF16);
-            d.router.logits = d.grad_logits = tegroup_matrix_of(NULL, T, E, TEGROUP_DTYPE_F32);
-            d.router.k = (int32_t)models[m].k;
-            d.experts.activation = TEGROUP_ACTIVATION_SWIGLU;
-            d.experts.recompute = 1;
-            d.experts.fc1.weight = tegroup_tensor_uniform(E, 2 * H, D, TEGROUP_DTYPE_BF16, NULL);
-            d.experts.fc2.weight = tegroup_tensor_uniform(E, D, H, TEGROUP_DTYPE_BF16, NULL);
-            d.experts.fc1.main_grad = tegroup_tensor_uniform(E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
-            d.experts.fc2.main_grad = tegroup_tensor_uniform(E, D, H, TEGROUP_DTYPE_F32, NULL);
-            memset(&gpu, 0, sizeof gpu);
-            gpu.struct_size = sizeof gpu;
-            gpu.sm = 90, gpu.built = 1u << TEGROUP_BACKEND_PORTABLE | 1u << TEGROUP_BACKEND_SM90;
             ASSERT_EQ(tegroup_moe_plan_make(&d, space == TEGROUP_SPACE_DEVICE ? &gpu : NULL, &plan, &error), TEGROUP_OK);
             const double least = 2.0 * (double)(T * D) + 4.0 * (double)(T * models[m].k * H), kept = 2.0 * (double)(T * D) + (double)plan.saved_by_forward_bytes;
             ASSERT_LE(kept / least, 1.01);
