@@ -99,49 +99,50 @@
  *   [66] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [67] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
  *   [68] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [69] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [70] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [71] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [72] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [73] gemm/backends.h          The backends, a row of functions each
- *   [74] gemm/verdicts.h          What each backend can do
- *   [75] gemm/plan.h              Explain and plan
- *   [76] cpu/gemm.h               CPU GEMM
- *   [77] gemm/check.h             What a call checks
- *   [78] gemm/run.h               Run
- *   [79] gemm/once.h              One call for a product that runs once
- *   [80] cpu/real.h               Formulas
- *   [81] core/activation_formulas.h Activation formulas
- *   [82] layer/activation.h       Activations
- *   [83] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [84] layer/quantize.h         Quantise and dequantise
- *   [85] layer/tune.h             Tune, save and load a plan
- *   [86] layer/linear.h           Grouped linear layer
- *   [87] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [88] layer/mlp_plan.h         Grouped MLP: plan
- *   [89] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [90] layer/mlp.h              Grouped MLP: calls
- *   [91] layer/chain_rules.h      Op chain: rules and buffers
- *   [92] layer/chain_ops.h        Op chain: ops as layers
- *   [93] layer/chain_plan.h       Op chain: plan
- *   [94] layer/chain.h            Op chain: calls
- *   [95] gemm/validate_values.h   Validate: values and scales
- *   [96] gemm/validate.h          Validate
- *   [97] gemm/scale_convert.h     Scales in another layout
- *   [98] moe/count.h              Counts of groups
- *   [99] moe/router_scheme.h      Router schemes
- *   [100] moe/router.h             Router
- *   [101] moe/permutation.h        Permutation
- *   [102] moe/permute.h            Permute and combine
- *   [103] moe/export.h             Layouts of other libraries
- *   [104] moe/skew.h               Skew of a routing
- *   [105] moe/layer_formats.h      MoE layer: formats
- *   [106] moe/layer_rules.h        MoE layer: rules
- *   [107] moe/layer_plan.h         MoE layer: plan
- *   [108] moe/layer.h              MoE layer
- *   [109] ep/places.h              Expert parallelism: where rows go
- *   [110] ep/sizes.h               Expert parallelism: sizes
- *   [111] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [69] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [70] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [71] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [72] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [73] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [74] gemm/backends.h          The backends, a row of functions each
+ *   [75] gemm/verdicts.h          What each backend can do
+ *   [76] gemm/plan.h              Explain and plan
+ *   [77] cpu/gemm.h               CPU GEMM
+ *   [78] gemm/check.h             What a call checks
+ *   [79] gemm/run.h               Run
+ *   [80] gemm/once.h              One call for a product that runs once
+ *   [81] cpu/real.h               Formulas
+ *   [82] core/activation_formulas.h Activation formulas
+ *   [83] layer/activation.h       Activations
+ *   [84] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [85] layer/quantize.h         Quantise and dequantise
+ *   [86] layer/tune.h             Tune, save and load a plan
+ *   [87] layer/linear.h           Grouped linear layer
+ *   [88] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [89] layer/mlp_plan.h         Grouped MLP: plan
+ *   [90] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [91] layer/mlp.h              Grouped MLP: calls
+ *   [92] layer/chain_rules.h      Op chain: rules and buffers
+ *   [93] layer/chain_ops.h        Op chain: ops as layers
+ *   [94] layer/chain_plan.h       Op chain: plan
+ *   [95] layer/chain.h            Op chain: calls
+ *   [96] gemm/validate_values.h   Validate: values and scales
+ *   [97] gemm/validate.h          Validate
+ *   [98] gemm/scale_convert.h     Scales in another layout
+ *   [99] moe/count.h              Counts of groups
+ *   [100] moe/router_scheme.h      Router schemes
+ *   [101] moe/router.h             Router
+ *   [102] moe/permutation.h        Permutation
+ *   [103] moe/permute.h            Permute and combine
+ *   [104] moe/export.h             Layouts of other libraries
+ *   [105] moe/skew.h               Skew of a routing
+ *   [106] moe/layer_formats.h      MoE layer: formats
+ *   [107] moe/layer_rules.h        MoE layer: rules
+ *   [108] moe/layer_plan.h         MoE layer: plan
+ *   [109] moe/layer.h              MoE layer
+ *   [110] ep/places.h              Expert parallelism: where rows go
+ *   [111] ep/sizes.h               Expert parallelism: sizes
+ *   [112] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -6284,7 +6285,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
              | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
-         "quantised operands are decoded to BF16 in workspace, and lie there as TMA asks"},
+         "quantised operands are decoded to BF16, in workspace or, weights, in registers"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
          TEGROUP_IMPL_BUNDLED, 16, "wgmma of FP8, whose sums of 128 of k are added in FP32; TMA asks for 16-byte rows"},
@@ -8502,7 +8503,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. */
+ * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product are decoded by the kernel
+ * that multiplies them, in registers, where TMA can load their codes: cuda/sm90_weights.h. */
 
 static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
@@ -8511,6 +8513,53 @@ static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
 static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
+}
+
+#define TEGROUP_IMPL_SM90_HELD_ROWS   1536 /* of an average group, up to which weights are decoded in registers */
+#define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
+
+/* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
+static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
+    const int each = 8 / tegroup_impl_bits(t->dtype);
+    tegroup_tensor bytes = *t;
+    bytes.dtype = TEGROUP_DTYPE_F8E4M3;
+    bytes.scaling = TEGROUP_SCALING_NONE;
+    bytes.shape.cols /= each;
+    bytes.ld /= each;
+    bytes.group_stride /= each;
+    return bytes;
+}
+
+/* Whether scales lie in tiles of 128 x 4, which TMA loads: the default packing. */
+static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
+    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
+           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
+}
+
+/* Whether a product decodes its weights in registers: a forward product whose results have two bytes and are added to
+ * nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once is faster. The
+ * plan keeps the answer, as a call has no workspace to decode into but its plan's. */
+static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const tegroup_tensor *b = &desc->b;
+    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b->dtype);
+    tegroup_problem unbiased = *p;
+    unbiased.bias = TEGROUP_DTYPE_UNSET;
+    return p->op == TEGROUP_OP_FORWARD && tegroup_impl_scaled_by_8_bits(b->scaling)
+           && (b->dtype == TEGROUP_DTYPE_F8E4M3 || b->dtype == TEGROUP_DTYPE_F4E2M1)
+           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && !desc->functor
+           && p->k > 0 && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
+           && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
+}
+
+/* Whether a plan does so: the kernels for it are numbered behind the others. */
+static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
+    return tegroup_impl_sm90_decodes(&plan->problem)
+           && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+}
+/* Whether a plan decodes something into workspace. */
+static inline int tegroup_impl_sm90_decodes_any(const tegroup_plan *plan) {
+    return tegroup_impl_scaled_by_8_bits(plan->problem.a_scaling)
+           || (tegroup_impl_sm90_decodes(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan));
 }
 
 /* A problem as its kernel multiplies it. */
@@ -8544,7 +8593,8 @@ static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc,
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     int i;
     for (i = 0; i < 2; i++)
-        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling))
+        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling)
+            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, &plan->problem)))
             plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
 }
 
@@ -8559,10 +8609,24 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
         const tegroup_tensor *t = operands[i];
         const double rows = tegroup_impl_ragged(&t->shape) ? (double)tegroup_impl_expected_rows(desc, p)
                                                            : (double)t->shape.groups * (double)t->shape.rows;
-        if (tegroup_impl_scaled_by_8_bits(t->scaling))
+        if (tegroup_impl_scaled_by_8_bits(t->scaling)
+            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, p)))
             bytes += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0);
     }
     return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
+}
+
+/* Time in us, on an H100, of a product that decodes its weights in registers: by a rate of operations and one of codes.
+ * (It is within a sixth of those of docs/lab/decoded.md that have a few rows a group, or hundreds.) */
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS   540.0
+#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.3 : 1.5)
+#define TEGROUP_IMPL_SM90_HELD_US       8.0 /* to begin */
+static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int bits = tegroup_impl_bits(p->b);
+    const double weight = (double)p->n * (double)p->k,
+                 math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS,
+                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
+    return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
 enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
@@ -8579,10 +8643,67 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
         tegroup_impl_layout_add(layout, names[i],
                                 tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
     }
-    tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+    if (tegroup_impl_sm90_decodes_any(plan)) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [69] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [69] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+
+/* The kernel rows, one on each line: KERNEL(name, bits, rows, k, slabs). bits: of a code; rows: of D, the most that a
+ * fitting tile has, beside 128 columns of D; k: of a pipeline stage. Tall tiles decode a weight for 256 rows; low ones
+ * have more bytes of codes under way. */
+#define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
+    KERNEL(WEIGHTS8_64X128, 8, 64, 128, 2)                                                                             \
+    KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
+    KERNEL(WEIGHTS4_64X128, 4, 64, 128, 2)                                                                             \
+    KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
+
+enum { /* behind the kernels of sm90_kernels.h */
+    TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
+#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, slabs) TEGROUP_IMPL_SM90_##name,
+    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END
+#undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
+};
+
+#define TEGROUP_IMPL_SM90_WEIGHTS_COLS 128 /* columns of D that a tile has, 64 for each warpgroup */
+#define TEGROUP_IMPL_SM90_WEIGHTS_FEW  64  /* rows of an average group up to which tiles are low */
+
+/* How many multiples of FIT a tile of these may have besides `rows`. */
+#define TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(rows)                                                                        \
+    ((rows) > TEGROUP_IMPL_SM90_SMALLER * TEGROUP_IMPL_SM90_FIT ? TEGROUP_IMPL_SM90_SMALLER                            \
+                                                                : (rows) / TEGROUP_IMPL_SM90_FIT - 1)
+
+typedef struct tegroup_impl_sm90_weights_row {
+    int32_t bits, rows, k;
+} tegroup_impl_sm90_weights_row;
+
+static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, slabs) {bits, rows, k},
+    static const tegroup_impl_sm90_weights_row
+        rows[TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
+            TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
+#undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
+    return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
+}
+
+static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                  tegroup_impl_forecast *forecast) {
+    const tegroup_problem *p = &plan->problem;
+    const int few =
+                  tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups),
+              eight = tegroup_impl_bits(p->b) == 8;
+    const int32_t kernel = eight ? (few ? TEGROUP_IMPL_SM90_WEIGHTS8_64X128 : TEGROUP_IMPL_SM90_WEIGHTS8_256X128)
+                                 : (few ? TEGROUP_IMPL_SM90_WEIGHTS4_64X128 : TEGROUP_IMPL_SM90_WEIGHTS4_256X128);
+    const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
+    plan->tile_m = row->rows;
+    plan->tile_n = TEGROUP_IMPL_SM90_WEIGHTS_COLS;
+    plan->tile_k = row->k;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+    tegroup_impl_sm90_plan_decoded(desc, plan);
+    forecast->why = few ? "by rule: weights are decoded in registers, and groups are short"
+                        : "by rule: weights are decoded in registers, and groups are long";
+}
+
+/* ==== [70] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -8701,7 +8822,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [70] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [71] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -8769,7 +8890,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [71] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [72] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 (docs/lab/fp8.md, "A training step"). */
@@ -8816,11 +8937,13 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
     forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
     forecast->quantised_us =
         tegroup_impl_sm90_quantise_us(desc, rows)
-        + (tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
-                                        : tegroup_impl_sm90_product_us(p, rows, 8));
+        + (tegroup_impl_sm90_holds_weights(desc, p)
+               ? tegroup_impl_sm90_held_us(desc, p) + tegroup_impl_sm90_decode_us(desc, p)
+           : tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
+                                          : tegroup_impl_sm90_product_us(p, rows, 8));
 }
 
-/* ==== [72] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [73] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -9140,6 +9263,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;
     }
+    if (tegroup_impl_sm90_holds_weights(desc, &plan->problem)) {
+        tegroup_impl_sm90_weights_tile(desc, plan, forecast);
+        return;
+    }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
         desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
@@ -9157,7 +9284,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [73] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [74] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -9309,7 +9436,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [74] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [75] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -9729,7 +9856,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [75] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [76] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -10000,7 +10127,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [76] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [77] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -10372,7 +10499,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [77] What a call checks (src/gemm/check.h) ==== */
+/* ==== [78] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -10752,7 +10879,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [78] Run (src/gemm/run.h) ==== */
+/* ==== [79] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -10792,7 +10919,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [79] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [80] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10891,7 +11018,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [80] Formulas (src/cpu/real.h) ==== */
+/* ==== [81] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10924,7 +11051,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [81] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [82] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -11332,7 +11459,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [82] Activations (src/layer/activation.h) ==== */
+/* ==== [83] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11760,7 +11887,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [83] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [84] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -12050,7 +12177,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [84] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [85] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -12618,7 +12745,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [85] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [86] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -12820,7 +12947,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [86] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [87] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -13343,7 +13470,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [87] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [88] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -13846,7 +13973,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [88] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [89] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -14226,7 +14353,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [89] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [90] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -14464,7 +14591,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [90] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [91] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -14820,7 +14947,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [91] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [92] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -15368,7 +15495,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [92] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [93] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -15560,7 +15687,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [93] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [94] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -15813,7 +15940,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [94] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [95] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -16000,7 +16127,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [95] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [96] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -16153,7 +16280,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [96] Validate (src/gemm/validate.h) ==== */
+/* ==== [97] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -16317,7 +16444,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [97] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [98] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -16530,7 +16657,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [98] Counts of groups (src/moe/count.h) ==== */
+/* ==== [99] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -16691,7 +16818,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [99] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [100] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -17389,7 +17516,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [100] Router (src/moe/router.h) ==== */
+/* ==== [101] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -17844,7 +17971,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [101] Permutation (src/moe/permutation.h) ==== */
+/* ==== [102] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -18149,7 +18276,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [102] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [103] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -18493,7 +18620,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [103] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [104] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -18671,7 +18798,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [104] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [105] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -18770,7 +18897,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [105] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [106] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18923,7 +19050,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [106] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [107] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -19167,7 +19294,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [107] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [108] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -19713,7 +19840,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [108] MoE layer (src/moe/layer.h) ==== */
+/* ==== [109] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -20109,7 +20236,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [109] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [110] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20222,7 +20349,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [110] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [111] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20305,7 +20432,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [111] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [112] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

@@ -61,16 +61,18 @@
  *   [51] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
  *   [52] cuda/sm90_store.h        Hopper GEMM: results from shared memory
  *   [53] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [54] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [55] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [56] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [57] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [58] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [59] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [60] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [61] gemm/machine_cuda.h      The GPU and the library at hand
- *   [62] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [63] gemm/functor_cuda.h      A product with a functor
+ *   [54] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [55] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [56] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [57] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [58] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [59] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [60] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [61] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [62] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [63] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [64] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [65] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -10070,6 +10072,13 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
+/* Loads a multiple of 16 bytes, from a multiple of 16, into shared memory, and counts them on an mbarrier. */
+static __device__ __forceinline__ void tegroup_impl_bulk_load(uint32_t to, const void *from, uint32_t bytes,
+                                                              uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
 /* Lets this thread load by a map in global memory that an earlier kernel wrote. */
 static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtensorMap *map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
@@ -10182,12 +10191,15 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
 #define TEGROUP_IMPL_THIRTY TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2)
+#define TEGROUP_IMPL_SUMS_16 TEGROUP_IMPL_TEN() ", %10, %11, %12, %13, %14, %15"
 #define TEGROUP_IMPL_SUMS_32 TEGROUP_IMPL_THIRTY ", %30, %31"
 #define TEGROUP_IMPL_SUMS_48                                                                                   \
     TEGROUP_IMPL_THIRTY ", " TEGROUP_IMPL_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
 #define TEGROUP_IMPL_SUMS_80 TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7)
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
+#define TEGROUP_IMPL_SUMS_112                                                                                  \
+    TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", %110, %111"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
@@ -10224,8 +10236,23 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
         }                                                                                                      \
     };
 
+/* The same for A[64 x 16] B[16 x N] of BF16 with A in registers, as wgmma lays it out: of each thread two neighbours in
+ * k of a line and of the one eight below, and likewise eight of k further on. They must not change until the product is
+ * waited for. */
+#define TEGROUP_IMPL_WGMMA_HELD_OF(n, sums, a0, a1, a2, a3, b, plus, ...)                                      \
+    template <> struct tegroup_impl_wgmma_held<n> {                                                            \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t second, \
+                                                        int add) {                                             \
+            asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                 \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" a0 ", %" a1 \
+                         ", %" a2 ", %" a3 "}, %" b ", plus, 1, 1, 0;}\n"                                     \
+                         : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(second), "r"(add));   \
+        }                                                                                                      \
+    };
+
 template <int N> struct tegroup_impl_wgmma;
 template <int N> struct tegroup_impl_wgmma_fp8;
+template <int N> struct tegroup_impl_wgmma_held;
 TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
@@ -10241,6 +10268,20 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
 TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131", "132", "133",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
+TEGROUP_IMPL_WGMMA_HELD_OF(224, TEGROUP_IMPL_SUMS_112, "112", "113", "114", "115", "116", "117",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F16(96))
+TEGROUP_IMPL_WGMMA_HELD_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99", "100", "101",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_HELD_OF(160, TEGROUP_IMPL_SUMS_80, "80", "81", "82", "83", "84", "85",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F16(64))
+TEGROUP_IMPL_WGMMA_HELD_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67", "68", "69",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51", "52", "53",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35", "36", "37", TEGROUP_IMPL_F32(0))
+TEGROUP_IMPL_WGMMA_HELD_OF(32, TEGROUP_IMPL_SUMS_16, "16", "17", "18", "19", "20", "21", TEGROUP_IMPL_F16(0))
 #endif
 /* clang-format on */
 
@@ -10261,15 +10302,18 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
     }
 };
 #endif
+#undef TEGROUP_IMPL_WGMMA_HELD_OF
 #undef TEGROUP_IMPL_WGMMA_FP8_OF
 #undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_16
 #undef TEGROUP_IMPL_SUMS_32
 #undef TEGROUP_IMPL_SUMS_48
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_80
 #undef TEGROUP_IMPL_SUMS_96
+#undef TEGROUP_IMPL_SUMS_112
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_NINETY
 #undef TEGROUP_IMPL_SIXTY
@@ -10321,6 +10365,13 @@ enum {
 /* Weights of ups that are apart have the place of C, which a forward product with an activation has not. */
 static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
 
+/* Scales of weights that are decoded in registers (sm90_weights.h), swizzled in tiles of 128 x 4. */
+typedef struct tegroup_impl_sm90_weights {
+    int64_t each;  /* bytes of a group's, where all have one buffer */
+    int64_t lines; /* bytes from 128 lines to the next 128 */
+    int32_t e4m3;  /* of 16 of k each, in E4M3; else of 32, in E8M0 */
+} tegroup_impl_sm90_weights;
+
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
@@ -10334,7 +10385,10 @@ typedef struct tegroup_impl_sm90_call {
     int32_t narrows;              /* how many of the last groups have only narrow tiles */
     int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
     int32_t gathers_a, gathers_b; /* Rows of the operand are picked by index, and loaded by cp.async, not TMA. */
-    tegroup_impl_gpu_epilogue epilogue;
+    union {
+        tegroup_impl_gpu_epilogue epilogue;
+        tegroup_impl_sm90_weights weights; /* of kernels that decode them, which have no activation */
+    };
     uint64_t activated_shift; /* the shift of `activated` */
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
@@ -10388,7 +10442,10 @@ struct tegroup_impl_sm90_shape {
     /* The operands that a tile's lines and its columns come from. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
-    static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
+    static_assert(!FLIPS || !ACTIVATES, "an activation's sets are not turned");
+    static constexpr bool ADDS_BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(OP, COLS, FLIPS);
+    /* Whether operands keep the scales of groups that their values are to be multiplied by. */
+    static constexpr bool SCALES_GROUPS = false;
     /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
      * stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
@@ -10400,6 +10457,9 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
+    static constexpr int A_UNIT = 1;  /* elements that a column of A's tensor map is */
+    static constexpr int B_BOXES = 1; /* boxes of B, side by side, that a stage has of a fitting tile */
+    static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
@@ -10740,7 +10800,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         item->lines = (int32_t)tegroup_impl_min(
             (SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? this->m : there) - item->i0, SHAPE::TILE_M);
         item->k = this->k_of(there);
-        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
+        item->alpha = item->k <= 0           ? 1.0f
+                      : SHAPE::SCALES_GROUPS ? tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha)
+                                             : (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha);
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -10752,6 +10814,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
             if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
+            if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
+                && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
+                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* as where codes are */
         }
         if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
         buffer(desc.d.pointers, TEGROUP_IMPL_D, item);
@@ -10804,9 +10869,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
-template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS =
-        TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS) && tegroup_impl_adds_bias<FUNCTOR>::value;
+template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is, bool FLIPS = SHAPE::FLIPS>
+struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS = SHAPE::ADDS_BIAS && tegroup_impl_adds_bias<FUNCTOR>::value;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
@@ -10862,6 +10927,46 @@ template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_
             const float b = __shfl_sync(0xffffffffu, bias[eight / 8][i], (int)(threadIdx.x & 3) * 8 + eight % 8);
             x[i] = tegroup_impl_gpu_fma(by[m][0], b, x[i]);
             x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
+        }
+    }
+};
+
+/* Of a flipped tile, whose lines are columns of D. */
+template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_terms<SHAPE, FUNCTOR, true> {
+    static constexpr bool BIAS = SHAPE::ADDS_BIAS && tegroup_impl_adds_bias<FUNCTOR>::value;
+    const tegroup_gemm_desc &desc;
+    float alpha, beta;
+    float bias[SHAPE::PARTS][2]; /* of this thread's lines */
+    int64_t row0;                /* of the tile, as row_scale counts */
+    int32_t rows;
+
+    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
+                                                       const tegroup_impl_sm90_item &item, int first_line)
+        : desc(call.call.desc), alpha(item.alpha), beta(item.beta), rows(item.rows) {
+        if (!BIAS || !call.has_bias) return;
+        const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
+        row0 = item.first_row[TEGROUP_IMPL_A] + item.j0
+               + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows);
+#pragma unroll
+        for (int i = 0; i < 2 * SHAPE::PARTS; i++) {
+            const int line =
+                first_line + i / 2 * 64 + (int)threadIdx.x / 32 % 4 * 16 + i % 2 * 8 + (int)(threadIdx.x & 31) / 4;
+            bias[i / 2][i % 2] = line < item.lines ? tegroup_impl_gpu_load(desc.bias.dtype, place.base,
+                                                                           place.first + item.i0 + line)
+                                                   : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
+    /* x: two columns of the upper line, then two of the lower one. */
+    __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = eight * 8 + (int)(threadIdx.x & 3) * 2 + i;
+            const float by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || row >= rows
+                                 ? 1.0f
+                                 : tegroup_impl_gpu_load_scale(desc.row_scale_dtype, desc.row_scale, row0 + row);
+            x[i] = tegroup_impl_gpu_fma(by, bias[m][0], x[i]);
+            x[2 + i] = tegroup_impl_gpu_fma(by, bias[m][1], x[2 + i]);
         }
     }
 };
@@ -11262,7 +11367,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     if (i == steps) break;
                     const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
                     tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
-                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
+                    tegroup_impl_barrier_expect(full, a_bytes(item, k0 + i * SHAPE::K) + b_bytes(item));
                     load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
                 }
 #pragma unroll
@@ -11384,8 +11489,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES)
-            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (SHAPE::FITS && !SHAPE::A_LINES) {
+            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0 / SHAPE::A_UNIT, item.i0);
+            if (SHAPE::SCALE_BYTES > 0)
+                tegroup_impl_bulk_load(to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES, scales_of(item, k0),
+                                       scale_bytes(item, k0), full);
+        }
         else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
@@ -11397,26 +11506,41 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
     /* Bytes of a stage that a tile loads. */
-    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
-        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * TEGROUP_IMPL_SM90_LINE;
+    __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
+        return is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE : SHAPE::A_BYTES + scale_bytes(item, k0);
+    }
+    /* Bytes of the tiles of 128 x 4 scales that a stage has, all of the same 128 lines, and where they are. */
+    __device__ __forceinline__ uint32_t scale_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
+        if (SHAPE::SCALE_BYTES == 0) return 0;
+        return call.weights.e4m3 && SHAPE::K == 128 && k0 + 64 < item.k ? 1024 : 512;
+    }
+    __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item, int32_t k0) const {
+        const tegroup_tensor &b = call.call.desc.b;
+        const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
+                                                    : (const char *)b.scale_inv + item.group * call.weights.each;
+        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines
+               + k0 / (call.weights.e4m3 ? 64 : 128) * 512;
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * TEGROUP_IMPL_SM90_LINE;
+        return (SHAPE::FITS ? SHAPE::B_BOXES * item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS)
+               * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_B, to, full, k0, item.j0);
         else if (SHAPE::FITS) {
-            /* One box: several small ones take longer, and so does one with more rows than exist. */
+            /* One box of rows: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
-            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
-            else
-                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, item.j0,
-                         item.rows, item.cols);
+#pragma unroll
+            for (int i = 0; i < SHAPE::B_BOXES; i++, k0 += 64, to += SHAPE::COLS * 128)
+                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+                else
+                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0,
+                             item.j0, item.rows, item.cols);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
@@ -11516,7 +11640,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
-                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
+                && !ends(item, line_of(group) + i / results::ACROSS * 64, i % results::ACROSS * results::COLS,
+                         results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i),
                                        SHAPE::OF_GROUPS);
@@ -11806,7 +11931,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        if (ends(item, number / results::ACROSS * 64, number % results::ACROSS * results::COLS, results::COLS)) {
+        if (ends(item, line_of(group) + number / results::ACROSS * 64, number % results::ACROSS * results::COLS,
+                 results::COLS)) {
             tegroup_impl_warpgroup_sync(1 + group);
             const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
                           col = item.j0 + number % results::ACROSS * results::COLS;
@@ -12067,7 +12193,691 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [54] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [54] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+
+/* What is decoded, and where to. */
+typedef struct tegroup_impl_decode_call {
+    tegroup_impl_gpu_call call; /* its operands as they are read */
+    tegroup_impl_gpu_formats formats;
+    uint16_t *to[2]; /* NULL: the operand is not quantised */
+    int64_t ld[2];
+    float *alpha; /* [groups] */
+} tegroup_impl_decode_call;
+
+enum {
+    TEGROUP_IMPL_DECODE_THREADS = 256,
+    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
+    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    TEGROUP_IMPL_DECODE_LINES = 256,
+    TEGROUP_IMPL_DECODE_ALONG = 512,
+    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_SQUARE = 64,
+    TEGROUP_IMPL_DECODE_SQUARES = 16
+};
+
+/* A tile of an operand. */
+typedef struct tegroup_impl_decode_tile {
+    int64_t row, col;   /* the first of both, in the group */
+    int64_t rows, cols; /* that the group has              */
+    uint16_t *to;       /* where its first row goes        */
+    int64_t ld;
+    int32_t operand; /* -1 behind the last tile                            */
+    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
+} tegroup_impl_decode_tile;
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- scheduling: one warp finds a block's tiles ---- */
+
+/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+typedef struct tegroup_impl_decode_walk {
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
+    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
+} tegroup_impl_decode_walk;
+
+/* Whether the copy that is read lies transposed. */
+static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
+    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
+                                   call.formats.first[operand].columnwise);
+}
+
+/* Rows and columns of a tile. */
+static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
+    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
+                                          TEGROUP_IMPL_DECODE_SQUARE)
+                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+}
+
+/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
+static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int operand = at >= desc.a.shape.groups;
+    const int32_t g = operand ? at - desc.a.shape.groups : at;
+    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
+    const tegroup_impl_product p =
+        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
+    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
+    const tegroup_impl_sides sides =
+        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
+    const bool turned = tegroup_impl_decode_turned(call, operand);
+    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
+                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    walk->from = from;
+    walk->before = before;
+    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
+    for (int32_t apart = 1; apart < 32; apart *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
+        if (lane >= apart) walk->upto += other;
+    }
+}
+
+/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
+ * would be taken from those that decode. */
+static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
+    uint32_t behind; /* lanes whose tiles end behind t */
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
+                                    walk);
+    if (behind == 0) {
+        if (lane == 0) tile->operand = -1;
+        return;
+    }
+    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
+                  g = operand ? at - groups : at;
+    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
+    const tegroup_snapshot_view &view = call.call.views[operand];
+    tegroup_impl_gpu_codes &of = codes[operand];
+    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
+    if (lane == 0) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
+        const bool turned = tegroup_impl_decode_turned(call, operand);
+        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
+        tile->operand = operand;
+        tile->turned = turned;
+        tile->row = number / across * size.rows;
+        tile->col = number % across * size.cols;
+        tile->rows = sides.rows;
+        tile->cols = sides.cols;
+        tile->ld = call.ld[operand];
+        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
+    }
+    __syncwarp();
+}
+
+/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
+ * it of addresses that come through shared memory. */
+
+/* ---- scales ---- */
+
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
+    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
+}
+
+/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                          int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
+                                                                       int64_t col) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
+    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
+                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
+}
+/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
+    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
+}
+/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
+ * one 32 of it, as swizzled scales lie in 32 lines. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                             bool down) {
+    const int64_t in_part = row % of.grid.part_rows;
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
+                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
+                                                                       bool down) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
+}
+static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
+}
+
+/* ---- tiles ---- */
+
+/* Up to 16 neighbouring codes of a line, one by one. */
+static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count) {
+    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
+}
+/* The `count` that exist, and zeros. */
+template <int BITS>
+static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                 int32_t count, bool aligned) {
+    if (count == 0) return make_uint4(0, 0, 0, 0);
+    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
+    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
+    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
+    return make_uint4(both.x, both.y, 0, 0);
+}
+
+/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
+template <int BITS, bool DOWN>
+static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
+                                                                const tegroup_impl_gpu_codes &codes) {
+    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+    const bool aligned = codes.aligned;
+    if (count == 0) return;
+    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
+    uint16_t *to = tile.to + first * tile.ld + col;
+    uint32_t scales[8];
+    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
+#pragma unroll 1
+    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
+        if (left == 0) {
+            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+#pragma unroll
+            for (int j = 0; DOWN && j < 16; j++) {
+                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
+        }
+        n = min(AT_ONCE, min(rows - done, left));
+        uint4 raw[AT_ONCE];
+        uint32_t half[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
+            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n) break;
+            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
+            tegroup_impl_gpu_decode(how, BITS, true, piece);
+            if (DOWN) tegroup_impl_decode_by(scales, piece);
+            else tegroup_impl_decode_by_one(half[i], piece);
+            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
+            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
+        }
+        at += n * row_stride;
+        to += n * tile.ld;
+        if (!DOWN) scale_at += n * step;
+    }
+}
+
+/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
+ * them. Scales are shifted in from the last row to the first. */
+static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
+                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
+    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int32_t j = count - 1; j >= 0; j--) {
+        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
+#pragma unroll
+        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
+        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
+    }
+    tegroup_impl_decode_by(scales, piece);
+}
+
+/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
+ * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
+ * next square meanwhile. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.col + mine,
+                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const auto rows_at = [&](int64_t row) {
+        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
+    };
+    const auto load = [&](int64_t row) {
+        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
+                                              codes.aligned);
+    };
+    uint4 raw = load(tile.row + quarter * 16);
+#pragma unroll 1
+    for (int64_t from = tile.row; from < end; from += SIDE) {
+        const int64_t row = from + quarter * 16;
+        const int32_t count = rows_at(row);
+        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        raw = load(row + SIDE);
+        tegroup_impl_gpu_decode(how, BITS, true, piece);
+        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
+            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
+                                       piece);
+        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
+        __syncthreads(); /* what was turned before has been read */
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
+                (uint16_t)(piece[i / 2] >> i % 2 * 16);
+        __syncthreads();
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.col + chunk * 8 < tile.ld)
+                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
+                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
+    }
+}
+
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
+    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
+    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
+}
+#endif
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
+    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
+#if TEGROUP_IMPL_HOPPER
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ tegroup_impl_decode_tile found;
+    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
+    const tegroup_gemm_desc &desc = call.call.desc;
+    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
+    if (threadIdx.x < 32) {
+        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    }
+    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
+         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
+        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* the tile before has been decoded */
+        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
+        __syncthreads();
+        const tegroup_impl_decode_tile tile = found;
+        if (tile.operand < 0) break;
+        const tegroup_impl_gpu_codes &of = codes[tile.operand];
+        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
+        else tegroup_impl_decode_tile_of<4>(tile, of, square);
+    }
+#endif
+}
+
+/* ==== [55] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+
+/* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
+ * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the two warpgroups, which share a tile, decodes
+ * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written.
+ * Values and the order of sums are those of the kernels of BF16, and so are the results' bits. */
+
+template <int BITS_, int ROWS_, int K_, int SLABS_>
+struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
+    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> base;
+    static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
+    static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
+    static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
+    static constexpr int A_UNIT = 8 / BITS, B_BOXES = K / 64;
+    static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
+    static constexpr int A_BYTES = base::TILE_M * LINE,
+                         SCALE_BYTES = 1024,
+                         STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
+                         STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
+                         AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && SLABS_ > 1 && A_BYTES % 1024 == 0, "a ring; swizzled operands");
+    static constexpr bool AHEAD = BITS == 4 || COLS == 64; /* what was faster: docs/lab/decoded.md */
+    /* Codes are read in chunks of 16 bytes, of which a line has a power of two, permuted as TMA does. */
+    static constexpr int CHUNKS = LINE / 16;
+};
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_sm90_multiplier<true, SHAPE> {
+    typedef tegroup_impl_sm90_multiplier<true, SHAPE> base;
+    typedef typename base::sums sums;
+    using base::call;
+    using base::lane;
+    using base::line_of;
+    using base::ring;
+    using base::STAGES;
+    static constexpr int EACH = SHAPE::K / 32; /* wgmmas of half a stage */
+    typedef uint32_t half_stage[EACH][4];      /* weights, as wgmma takes them from registers */
+
+    __device__ __forceinline__ tegroup_impl_sm90_weights_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
+
+    /* What a thread decodes of every stage: of two lines that are eight apart, the same elements of each 16 of k. */
+    struct share {
+        uint32_t codes;   /* where the upper line's codes are in a stage */
+        uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
+        uint32_t pick;    /* by which __byte_perm picks its bytes: two of eight, each twice, or one of four */
+        uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
+    };
+    static __device__ __forceinline__ share share_of(int group) {
+        const uint32_t line = (uint32_t)(line_of(group) + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4),
+                       q = (uint32_t)lane() % 4;
+        share mine;
+        mine.codes = line * SHAPE::LINE;
+        mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
+        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x4440u + q;
+        mine.scales = SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + line % 32 * 16 + line / 32 * 4;
+        return mine;
+    }
+    __device__ __forceinline__ void multiply(int group) const {
+        const share mine = share_of(group);
+        uint32_t step = 0, rounds = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item *item = this->take(number);
+            if (item->group < 0) break;
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds, mine);
+            else this->see_off(group, step, this->steps_of(*item));
+            step += this->steps_of(*item);
+            this->give(number);
+        }
+    }
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, uint32_t *rounds,
+                                         const share &mine) const {
+        typedef typename SHAPE::template results<false> results;
+        sums sum;
+        if (SHAPE::BITS == 4 && call.weights.e4m3) add_up_fit<SHAPE::BITS == 4>(item, step, mine, sum);
+        else add_up_fit<false>(item, step, mine, sum);
+        if (call.has_bias)
+            this->template store_halves<true>(group, item, false, *rounds, sum, tegroup_impl_as_is());
+        else this->template store_halves<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
+        *rounds += results::COUNT / results::USED;
+    }
+    /* Sums for a fitting tile. E4M3: what scales are. */
+    template <bool E4M3>
+    __device__ __forceinline__ void add_up_fit(const tegroup_impl_sm90_item &item, uint32_t step, const share &mine,
+                                               sums &sum) const {
+        constexpr bool FIVE = SHAPE::SMALLER > 1;
+        static_assert(FIVE ? SHAPE::SMALLER == 4 : SHAPE::SMALLER == 1, "five widths or two");
+        if (item.cols == SHAPE::fitting(0)) add_up<SHAPE::fitting(0), E4M3>(item, step, mine, sum);
+        else if (!FIVE || item.cols == SHAPE::fitting(1)) add_up<SHAPE::fitting(1), E4M3>(item, step, mine, sum);
+        else if (item.cols == SHAPE::fitting(2)) add_up<SHAPE::fitting(FIVE ? 2 : 0), E4M3>(item, step, mine, sum);
+        else if (item.cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(FIVE ? 3 : 0), E4M3>(item, step, mine, sum);
+        else add_up<SHAPE::fitting(FIVE ? 4 : 0), E4M3>(item, step, mine, sum);
+    }
+    /* Sums for a fitting tile of WIDTH columns. AHEAD: half a stage is decoded while the other half is multiplied; else
+     * the other warpgroup multiplies meanwhile. */
+    template <int WIDTH, bool E4M3>
+    __device__ __forceinline__ void add_up(const tegroup_impl_sm90_item &item, uint32_t step, const share &mine,
+                                           sums &sum) const {
+        float(&part)[WIDTH / 2] = reinterpret_cast<float(&)[WIDTH / 2]>(sum[0]);
+        half_stage first, second;
+        uint32_t four[2]; /* scales of each of the two lines */
+        if (SHAPE::AHEAD) decode<0, E4M3>(step, 0, mine, four, first);
+#pragma unroll 1
+        for (int32_t k = 0; k < item.k; step++) {
+            if (!SHAPE::AHEAD) decode<0, E4M3>(step, k, mine, four, first);
+            if (!SHAPE::AHEAD) decode<1, E4M3>(step, k, mine, four, second);
+            add<WIDTH, 0>(step, k > 0, first, part);
+            if (SHAPE::K == 64 || k + 64 < item.k) { /* Behind the last column scales may be anything. */
+                if (SHAPE::AHEAD) decode<1, E4M3>(step, k, mine, four, second);
+                if (SHAPE::AHEAD) tegroup_impl_wgmma_wait<0>();
+                add<WIDTH, 1>(step, true, second, part);
+            }
+            k += SHAPE::K;
+            if (SHAPE::AHEAD && k < item.k) decode<0, E4M3>(step + 1, k, mine, four, first);
+            tegroup_impl_wgmma_wait<0>();
+            keep<WIDTH>(part);
+            __syncwarp(); /* All lanes have read their codes. */
+            this->release(step);
+        }
+    }
+    /* Begins to multiply half a stage. */
+    template <int WIDTH, int HALF>
+    __device__ __forceinline__ void add(uint32_t step, bool adds, const half_stage &held,
+                                        float (&part)[WIDTH / 2]) const {
+        const uint64_t rows = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0)
+                              + (step % STAGES * SHAPE::STAGE_BYTES >> 4);
+        keep<WIDTH>(part);
+        tegroup_impl_wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            constexpr int BEFORE = HALF * EACH;
+            tegroup_impl_wgmma_held<WIDTH>::multiply(
+                part, held[i], rows + ((BEFORE + i) / 4 * (SHAPE::COLS * 128) + (BEFORE + i) % 4 * 32 >> 4),
+                adds || i > 0);
+        }
+        tegroup_impl_wgmma_commit();
+        keep<WIDTH>(part);
+    }
+    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+    }
+
+    /* ---- codes to BF16 ---- */
+
+    static __device__ __forceinline__ uint4 load_chunk(uint32_t from) {
+        uint4 chunk;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                     : "r"(from)
+                     : "memory");
+        return chunk;
+    }
+    static __device__ __forceinline__ uint32_t load_scales(uint32_t from) {
+        uint32_t four;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(four) : "r"(from) : "memory");
+        return four;
+    }
+    static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
+        return tegroup_impl_gpu_mul2(a, b, true);
+    }
+
+    /* Decodes this thread's share of half a stage, whose first column is `k`, once it is there. */
+    template <int HALF, bool E4M3>
+    __device__ __forceinline__ void decode(uint32_t step, int32_t k, const share &mine, uint32_t (&four)[2],
+                                           half_stage &held) const {
+        const uint32_t stage = ring + step % STAGES * SHAPE::STAGE_BYTES, codes = stage + mine.codes;
+        const uint32_t scales = stage + mine.scales;
+        if (HALF == 0) this->wait_full(step);
+        /* The half's first scale, of four of a line that lie together. */
+        const int first = HALF * EACH / (E4M3 ? 1 : 2) + (SHAPE::K == 64 && !E4M3 ? k / 32 % 4 : 0);
+        const bool has_nan = SHAPE::BITS == 8 ? decode_eights<HALF>(codes, mine, held)
+                                              : decode_fours<HALF>(codes, mine, held);
+        if (HALF == 0 || first == 4) {
+            four[0] = load_scales(scales + (uint32_t)(first / 4 * 512));
+            four[1] = load_scales(scales + (uint32_t)(first / 4 * 512) + 128);
+        }
+        const uint32_t by[2] = {four[0] >> first % 4 * 8, four[1] >> first % 4 * 8};
+        if (E4M3) scale_by_e4m3(by, held);
+        else scale_by_e8m0(by, held);
+        if (has_nan) restore_nans<HALF>(codes, mine, held);
+    }
+    /* Two codes, of the upper bytes of two halves, as wgmma has them in a register; times 2^-120. */
+    static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
+        return (two & 0x80008000u) | (two & 0x7f007f00u) >> 4;
+    }
+    /* The two codes of a byte, of its lower bits in the lower half; times 2^-126. */
+    static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
+        return (byte * 0x01001000u & 0x80008000u) | (byte * 0x00040040u & 0x01c001c0u);
+    }
+    /* Chunk i of the upper line, or of the lower one. */
+    static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
+        return load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
+    }
+    /* Codes of E4M3, NaN as 480. Returns whether there is one. */
+    template <int HALF>
+    static __device__ __forceinline__ bool decode_eights(uint32_t from, const share &mine, half_stage &held) {
+        uint32_t largest = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * EACH; i++) {
+            const uint4 chunk = load_chunk(from, mine, HALF * EACH + i / 2, i % 2);
+            const uint32_t low = __byte_perm(chunk.x, chunk.y, mine.pick),
+                           high = __byte_perm(chunk.z, chunk.w, mine.pick);
+            largest = __vmaxu2(largest, __vmaxu2(low & 0x7f007f00u, high & 0x7f007f00u));
+            held[i / 2][i % 2] = of_e4m3(low);
+            held[i / 2][2 + i % 2] = of_e4m3(high);
+        }
+        return largest >> 16 == 0x7f00u || (largest & 0xffffu) == 0x7f00u;
+    }
+    template <int HALF>
+    static __device__ __forceinline__ void restore_nans(uint32_t from, const share &mine, half_stage &held) {
+#pragma unroll
+        for (int i = 0; i < 2 * EACH; i++) {
+            const uint4 chunk = load_chunk(from, mine, HALF * EACH + i / 2, i % 2);
+            held[i / 2][i % 2] |= nan_of(__byte_perm(chunk.x, chunk.y, mine.pick));
+            held[i / 2][2 + i % 2] |= nan_of(__byte_perm(chunk.z, chunk.w, mine.pick));
+        }
+    }
+    /* What makes NaN of those of two codes that are. */
+    static __device__ __forceinline__ uint32_t nan_of(uint32_t two) {
+        const uint32_t flags = ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+        return flags - (flags >> 15);
+    }
+    template <int HALF>
+    static __device__ __forceinline__ bool decode_fours(uint32_t from, const share &mine, half_stage &held) {
+#pragma unroll
+        for (int i = 0; i < EACH; i += 2)
+#pragma unroll
+            for (int line = 0; line < 2; line++) {
+                const uint4 chunk = load_chunk(from, mine, (HALF * EACH + i) / 2, line);
+                held[i][line] = of_e2m1(__byte_perm(chunk.x, 0, mine.pick));
+                held[i][2 + line] = of_e2m1(__byte_perm(chunk.y, 0, mine.pick));
+                held[i + 1][line] = of_e2m1(__byte_perm(chunk.z, 0, mine.pick));
+                held[i + 1][2 + line] = of_e2m1(__byte_perm(chunk.w, 0, mine.pick));
+            }
+        return false;
+    }
+    /* Scales of E8M0 of two lines, one for each 32 of k, times what makes good for the exponents of the codes. What is
+     * too large for one factor is left for another. */
+    static __device__ __forceinline__ void scale_by_e8m0(const uint32_t (&codes)[2], half_stage &held) {
+        constexpr uint32_t POWER = SHAPE::BITS == 8 ? 120 : 126, MOST = 254 - POWER;
+        uint32_t rest = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) { /* of a line and 32 of k */
+            const uint32_t code = codes[i % 2] >> i / 2 * 8 & 0xffu, within = min(code, MOST),
+                           factor = within * 0x00800080u + POWER * 0x00800080u;
+            rest |= code - within;
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                uint32_t &to = held[i / 2 * 2 + x / 2][i % 2 + x % 2 * 2];
+                to = mul2(to, factor);
+            }
+        }
+        if (rest)
+#pragma unroll
+            for (int i = 0; i < EACH * 4; i++) {
+                const uint32_t code = codes[i % 2] >> i / 8 * 8 & 0xffu, left = code - min(code, MOST);
+                held[i / 4][i % 4] = mul2(held[i / 4][i % 4],
+                                          code == 0xffu ? 0x7fff7fffu : left * 0x00800080u + 127 * 0x00800080u);
+            }
+    }
+    /* Scales of E4M3 of two lines, one for each 16 of k. */
+    static __device__ __forceinline__ void scale_by_e4m3(const uint32_t (&codes)[2], half_stage &held) {
+        const uint32_t of_codes = tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F4E2M1, true).power,
+                       of_scales = tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t two = __byte_perm(codes[0], codes[1], (uint32_t)(i * 0x0011 + (4 + i) * 0x1100)),
+                           scales = mul2(of_e4m3(two), of_scales) | nan_of(two);
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                held[i][r] = mul2(mul2(held[i][r], of_codes), __byte_perm(scales, 0, r % 2 ? 0x3232 : 0x1010));
+        }
+    }
+};
+#endif
+
+template <typename SHAPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+    tegroup_impl_sm90_weights_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
+#if TEGROUP_IMPL_HOPPER
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    const tegroup_impl_sm90_weights_block<SHAPE> block(call, tegroup_impl_memory);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
+    block.init();
+    if (warp < 4) {
+        tegroup_impl_registers_give<40>();
+        if (warp == 0) block.schedule();
+        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
+    } else {
+        tegroup_impl_registers_take<232>();
+        block.multiply(warp / 4 - 1);
+    }
+#else
+    __trap();
+#endif
+}
+
+/* ---- the compiled kernels ---- */
+
+typedef struct tegroup_impl_sm90_weights_code {
+    const void *kernel;
+    int32_t shared_bytes;
+} tegroup_impl_sm90_weights_code;
+
+static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, slabs)                                                \
+    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>>,       \
+     tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>::SHARED_BYTES},
+    static const tegroup_impl_sm90_weights_code
+        code[TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
+            TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
+#undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
+    return &code[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
+}
+
+static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan, int32_t kernel,
+                                                              tegroup_error *error) {
+    const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
+    const tegroup_impl_sm90_weights_code *code = tegroup_impl_sm90_weights_code_of(kernel);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+    plan->tile_m = row->rows;
+    plan->tile_n = TEGROUP_IMPL_SM90_WEIGHTS_COLS;
+    plan->tile_k = row->k;
+    return tegroup_impl_cuda_status(tegroup_impl_planned(plan, code->kernel, TEGROUP_IMPL_SM90_THREADS,
+                                                         code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+                                    "plan", "the kernel's attributes must be readable", error);
+}
+
+/* ==== [56] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -12508,7 +13318,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [55] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [57] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -12550,7 +13360,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [56] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [58] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -12618,25 +13428,29 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_choose(plan, (int32_t)choice->words[0], error);
+    if (choice->words[0] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT)
+        return tegroup_impl_sm90_weights_choose(plan, (int32_t)choice->words[0], error);
 #endif
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the
- * count of that table ends them. */
-static inline int tegroup_impl_sm90_takes(const tegroup_problem *p, int32_t kernel) {
+/* Whether a plan may take a kernel. What it decodes into workspace follows from its own, and stays as it is. */
+static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;
 #else
     const int with_mma = 1;
 #endif
-    const tegroup_problem multiplied = tegroup_impl_sm90_multiplied(p);
-    return tegroup_impl_sm90_multiplies_fp8(p) ? tegroup_impl_sm90_fp8_runs(p, kernel)
-                                               : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
+    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_sm90_multiplied(p);
+    const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
+    if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
+    if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
+    return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
+                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
 }
 static inline int32_t tegroup_impl_sm90_kernel_count(const tegroup_problem *p) {
     return tegroup_impl_sm90_multiplies_fp8(p) ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
-                                               : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+                                               : (int32_t)TEGROUP_IMPL_SM90_WEIGHTS_END;
 }
 
 /* The kernels that tegroup_plan_tune may time for a plan. */
@@ -12645,7 +13459,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++) {
         tegroup_plan candidate = *plan;
         tegroup_impl_choice choice;
-        if (!tegroup_impl_sm90_takes(&plan->problem, kernel)) continue;
+        if (!tegroup_impl_sm90_takes(plan, kernel)) continue;
         memset(&choice, 0, sizeof choice);
         choice.words[0] = (uint64_t)kernel;
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_take(&candidate, &choice, error));
@@ -12655,7 +13469,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [57] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [59] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -12774,367 +13588,13 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
                 stream, error));
     return TEGROUP_OK;
 }
-#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [58] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [60] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
-/* What is decoded, and where to. */
-typedef struct tegroup_impl_decode_call {
-    tegroup_impl_gpu_call call; /* its operands as they are read */
-    tegroup_impl_gpu_formats formats;
-    uint16_t *to[2]; /* NULL: the operand is not quantised */
-    int64_t ld[2];
-    float *alpha; /* [groups] */
-} tegroup_impl_decode_call;
-
-enum {
-    TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
-    TEGROUP_IMPL_DECODE_LINES = 256,
-    TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
-    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
-    TEGROUP_IMPL_DECODE_SQUARE = 64,
-    TEGROUP_IMPL_DECODE_SQUARES = 16
-};
-
-/* A tile of an operand. */
-typedef struct tegroup_impl_decode_tile {
-    int64_t row, col;   /* the first of both, in the group */
-    int64_t rows, cols; /* that the group has              */
-    uint16_t *to;       /* where its first row goes        */
-    int64_t ld;
-    int32_t operand; /* -1 behind the last tile                            */
-    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
-} tegroup_impl_decode_tile;
-
-#if TEGROUP_IMPL_HOPPER
-/* ---- scheduling: one warp finds a block's tiles ---- */
-
-/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
-typedef struct tegroup_impl_decode_walk {
-    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
-    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
-} tegroup_impl_decode_walk;
-
-/* Whether the copy that is read lies transposed. */
-static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
-    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
-                                   call.formats.first[operand].columnwise);
-}
-
-/* Rows and columns of a tile. */
-static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
-    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
-                                          TEGROUP_IMPL_DECODE_SQUARE)
-                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
-}
-
-/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
-static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int operand = at >= desc.a.shape.groups;
-    const int32_t g = operand ? at - desc.a.shape.groups : at;
-    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
-    const tegroup_impl_product p =
-        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
-    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
-    const tegroup_impl_sides sides =
-        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
-    const bool turned = tegroup_impl_decode_turned(call, operand);
-    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
-                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    walk->from = from;
-    walk->before = before;
-    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
-    for (int32_t apart = 1; apart < 32; apart *= 2) {
-        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
-        if (lane >= apart) walk->upto += other;
-    }
-}
-
-/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
- * would be taken from those that decode. */
-static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
-                                                             tegroup_impl_decode_walk *walk,
-                                                             tegroup_impl_gpu_codes (&codes)[2],
-                                                             tegroup_impl_decode_tile *tile) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
-    uint32_t behind; /* lanes whose tiles end behind t */
-    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
-        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
-                                    walk);
-    if (behind == 0) {
-        if (lane == 0) tile->operand = -1;
-        return;
-    }
-    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
-                  g = operand ? at - groups : at;
-    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
-    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
-    const tegroup_snapshot_view &view = call.call.views[operand];
-    tegroup_impl_gpu_codes &of = codes[operand];
-    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
-    if (lane == 0) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
-        const bool turned = tegroup_impl_decode_turned(call, operand);
-        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
-        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
-        tile->operand = operand;
-        tile->turned = turned;
-        tile->row = number / across * size.rows;
-        tile->col = number % across * size.cols;
-        tile->rows = sides.rows;
-        tile->cols = sides.cols;
-        tile->ld = call.ld[operand];
-        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
-    }
-    __syncwarp();
-}
-
-/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
- * it of addresses that come through shared memory. */
-
-/* ---- scales ---- */
-
-/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
- * E4M3, codes are decoded as any are. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
-    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
-    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
-    return (code & 0x7fu) == 0x7fu
-               ? 0x7fffu
-               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
-                     & 0xffffu;
-}
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
-    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
-}
-
-/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                          int64_t col) {
-    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
-                                                                       int64_t col) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
-    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
-                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
-}
-/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
-    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
-}
-/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
- * one 32 of it, as swizzled scales lie in 32 lines. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                             bool down) {
-    const int64_t in_part = row % of.grid.part_rows;
-    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
-                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
-                                                                       bool down) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
-    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
-}
-static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
-}
-
-/* ---- tiles ---- */
-
-/* Up to 16 neighbouring codes of a line, one by one. */
-static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                     int32_t count) {
-    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
-}
-/* The `count` that exist, and zeros. */
-template <int BITS>
-static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                 int32_t count, bool aligned) {
-    if (count == 0) return make_uint4(0, 0, 0, 0);
-    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
-    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
-    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
-    return make_uint4(both.x, both.y, 0, 0);
-}
-
-/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
- * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
- * them. */
-template <int BITS, bool DOWN>
-static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
-                                                                const tegroup_impl_gpu_codes &codes) {
-    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
-                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
-    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
-    const bool aligned = codes.aligned;
-    if (count == 0) return;
-    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
-    uint16_t *to = tile.to + first * tile.ld + col;
-    uint32_t scales[8];
-    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
-#pragma unroll 1
-    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
-        if (left == 0) {
-            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
-            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
-#pragma unroll
-            for (int j = 0; DOWN && j < 16; j++) {
-                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
-                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
-            }
-        }
-        n = min(AT_ONCE, min(rows - done, left));
-        uint4 raw[AT_ONCE];
-        uint32_t half[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
-            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= n) break;
-            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
-            tegroup_impl_gpu_decode(how, BITS, true, piece);
-            if (DOWN) tegroup_impl_decode_by(scales, piece);
-            else tegroup_impl_decode_by_one(half[i], piece);
-            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
-            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
-        }
-        at += n * row_stride;
-        to += n * tile.ld;
-        if (!DOWN) scale_at += n * step;
-    }
-}
-
-/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
- * them. Scales are shifted in from the last row to the first. */
-static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
-                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
-    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll 1
-    for (int32_t j = count - 1; j >= 0; j--) {
-        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
-#pragma unroll
-        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
-        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
-    }
-    tegroup_impl_decode_by(scales, piece);
-}
-
-/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
- * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
- * next square meanwhile. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.col + mine,
-                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
-    const auto rows_at = [&](int64_t row) {
-        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
-    };
-    const auto load = [&](int64_t row) {
-        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
-                                              codes.aligned);
-    };
-    uint4 raw = load(tile.row + quarter * 16);
-#pragma unroll 1
-    for (int64_t from = tile.row; from < end; from += SIDE) {
-        const int64_t row = from + quarter * 16;
-        const int32_t count = rows_at(row);
-        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
-        raw = load(row + SIDE);
-        tegroup_impl_gpu_decode(how, BITS, true, piece);
-        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
-            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
-                                       piece);
-        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
-        __syncthreads(); /* what was turned before has been read */
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
-                (uint16_t)(piece[i / 2] >> i % 2 * 16);
-        __syncthreads();
-        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
-            if (tile.col + chunk * 8 < tile.ld)
-                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
-                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
-    }
-}
-
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
-    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
-    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
-}
-#endif
-
-static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
-    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
-#if TEGROUP_IMPL_HOPPER
-    __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ tegroup_impl_decode_tile found;
-    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
-    const tegroup_gemm_desc &desc = call.call.desc;
-    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
-    if (threadIdx.x < 32) {
-        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
-        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
-    }
-    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
-         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
-        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads(); /* the tile before has been decoded */
-        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
-        __syncthreads();
-        const tegroup_impl_decode_tile tile = found;
-        if (tile.operand < 0) break;
-        const tegroup_impl_gpu_codes &of = codes[tile.operand];
-        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
-        else tegroup_impl_decode_tile_of<4>(tile, of, square);
-    }
-#endif
-}
-#endif /* TEGROUP_NO_FP8 */
-
-/* ==== [59] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
-
-static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
-    return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
+/* Whether a plan's kernel is PORTABLE's. */
+static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
+    return !tegroup_impl_sm90_multiplies_fp8(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan)
+           && tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW])->mma;
 }
 
 /* The most rows and columns that the kernel counts: tiles reach behind the last. */
@@ -13189,8 +13649,10 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
     if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, data,
-                      "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
-                      (uintptr_t)t->data % 16);
+                      tegroup_impl_bits(t->dtype) == 8 ? "must be 16-byte aligned for TMA"
+                                                       : "must be 16-byte aligned for TMA; a plan made with "
+                                                         "options.data_alignment_bytes 2 takes any",
+                      16, (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of 16 bytes for TMA", 16, tegroup_impl_stride_bytes(t));
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED,
@@ -13202,7 +13664,7 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
 static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
                                                                  tegroup_impl_operand operand,
                                                                  const tegroup_impl_name *name, tegroup_error *error);
-static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
+static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm, tegroup_impl_sm90_weights_gemm;
 #endif
 
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were
@@ -13217,6 +13679,20 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
 #endif
+    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
+        TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                          1, t->scale_parts);
+        TEGROUP_IMPL_RULE(t->scale_dtype != TEGROUP_DTYPE_I32, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                          "must be as planned, the scaling's own", TEGROUP_DTYPE_UNSET, t->scale_dtype);
+        TEGROUP_IMPL_RULE(!tegroup_impl_scales_strided(t, 0), ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                          "must be 0, as planned", 0, t->scale_outer_stride);
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
+                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
+                          "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
+                          (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+        decoded = tegroup_impl_sm90_bytes(t);
+        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
+    }
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
@@ -13235,8 +13711,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma,
-                      ERROR_NOT_BUILT, "plan.backend",
+    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_plans_mma(plan), ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
@@ -13251,7 +13726,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
 }
 
 /* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
- * 128 or 64 bytes. */
+ * 128, 64 or 32 bytes. */
 static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
                                                       tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                       CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
@@ -13269,8 +13744,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                      : tegroup_impl_bits(t->dtype) == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                      : t->dtype == TEGROUP_DTYPE_BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const CUtensorMapSwizzle swizzle =
-        box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+    const int32_t box_bits = box_cols * tegroup_impl_bits(t->dtype);
+    const CUtensorMapSwizzle swizzle = box_bits == 256   ? CU_TENSOR_MAP_SWIZZLE_32B
+                                       : box_bits == 512 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                         : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
@@ -13510,7 +13987,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
         return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
@@ -13520,7 +13997,8 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE,
+              weights = tegroup_impl_sm90_plans_weights(plan);
     tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded = *desc;
@@ -13538,12 +14016,14 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     operands[TEGROUP_IMPL_A] = &decoded.a;
     operands[TEGROUP_IMPL_B] = &decoded.b;
     for (int i = 0; i < 2; i++) {
-        if (operands[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        if (operands[i]->scaling == TEGROUP_SCALING_NONE || (i == TEGROUP_IMPL_B && weights)) continue;
         *operands[i] =
             tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
         call.to[i] = (uint16_t *)operands[i]->data;
         call.ld[i] = operands[i]->ld;
     }
+    if (!tegroup_impl_sm90_decodes_any(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
+    decoded.a.global_scale_inv = decoded.b.global_scale_inv = NULL; /* They are in alpha. */
     call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
     decoded.alpha.data = call.alpha;
     decoded.alpha.dtype = TEGROUP_DTYPE_F32;
@@ -13555,6 +14035,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
             "stream", "the kernels must launch", error));
+    if (weights) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }
@@ -13582,7 +14063,46 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [60] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [61] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+
+/* Notes where scales of weights are. */
+static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(b->scaling);
+    const tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(b, facts, tegroup_impl_sides_of(b->shape.rows, b->shape.cols), 0);
+    tegroup_impl_sm90_weights weights;
+    memset(&weights, 0, sizeof weights);
+    weights.each = grid.count;
+    weights.lines = grid.inner_extent * 128;
+    weights.e4m3 = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3;
+    return weights;
+}
+
+/* desc: rows of BF16, weights as they are. */
+static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_sm90_weights_row *row =
+        tegroup_impl_sm90_weights_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
+    const tegroup_tensor bytes = tegroup_impl_sm90_bytes(&desc->b);
+    tegroup_impl_sm90_call call;
+    void *arguments[1] = {&call};
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    memset(&call, 0, sizeof call);
+    tegroup_impl_sm90_call_of(desc, &call);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, row->rows, &call, error));
+    for (int32_t i = 0; i < TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(row->rows); i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
+                                                       row->rows - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call,
+                                                       error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8,
+                                           TEGROUP_IMPL_SM90_WEIGHTS_COLS, &call, error));
+    call.weights = tegroup_impl_sm90_weights_of(&desc->b);
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    return tegroup_impl_cuda_rest(&call.call, stream, error);
+}
+
+/* ==== [62] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -13787,7 +14307,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [61] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [63] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -13819,7 +14339,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [62] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [64] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -13981,7 +14501,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [63] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [65] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
@@ -14101,7 +14621,7 @@ static inline tegroup_status tegroup_plan_with(tegroup_plan *plan, tegroup_error
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     made = *plan;
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90 && !tegroup_impl_sm90_planned_row(plan)->mma)
+    if (plan->backend == TEGROUP_BACKEND_SM90 && !tegroup_impl_sm90_plans_mma(plan))
         TEGROUP_IMPL_TRY((tegroup_impl_sm90_take_functor<OP, DTYPE == TEGROUP_DTYPE_BF16, FUNCTOR>(&made, error)));
     else
 #endif

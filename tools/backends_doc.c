@@ -188,7 +188,8 @@ int main(void) {
            "into workspace by each call, unless they are gathered, or ragged in a list. Weights are worth that for 256 rows a\n"
            "group or more, or where an ld is odd; else `portable` comes first. Either's products then have the same bits, and\n"
            "the same `numerics_id`. Operands with scales of 8 bits (MXFP8, MXFP4, NVFP4) it decodes to BF16 in\n"
-           "[workspace](formats.md#decoded-on-hopper) first, so that alignment is asked of the others alone.\n\n"
+           "[workspace](formats.md#decoded-on-hopper) first, so that alignment is asked of the others alone, and of\n"
+           "[weights that it decodes in registers](formats.md#weights-in-registers).\n\n"
            "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and of the columns of d: of\n"
            "data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own number of columns\n"
            "is another, gets NaN, unless `ignore_quirks` says that cuBLASLt is to have it all the same. Groups at `shape.offsets`\n"
@@ -230,7 +231,7 @@ int main(void) {
     failed |= print_machine("BF16 wgrad on a B300 (SM 103) with cuBLAS 13.7, every backend built:", wgrad, 103, 130700, ALL_BUILT, v);
     mixed.b.dtype = TEGROUP_DTYPE_BF16;
     failed |= print_machine("F32 forward with BF16 weights on an H200 (SM 90) with cuBLAS 13.10, every backend built:", mixed, 90, 131000, ALL_BUILT, v);
-    failed |= print_machine("MXFP8 forward on an H200 (SM 90) with cuBLAS 13.10, every backend built: `sm90` decodes, in workspace.", mxfp8, 90, 131000, ALL_BUILT, v);
+    failed |= print_machine("MXFP8 forward on an H200 (SM 90) with cuBLAS 13.10, every backend built: `sm90` decodes rows and weights.", mxfp8, 90, 131000, ALL_BUILT, v);
     failed |= print_machine("MXFP8 forward on a B200 (SM 100) with cuBLAS 13.10, every backend built:", mxfp8, 100, 131000, ALL_BUILT, v);
     blocks.a.scaling = TEGROUP_SCALING_BLOCK_1X128;
     blocks.b.scaling = TEGROUP_SCALING_BLOCK_128X128;

@@ -62,6 +62,13 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
+/* Loads a multiple of 16 bytes, from a multiple of 16, into shared memory, and counts them on an mbarrier. */
+static __device__ __forceinline__ void tegroup_impl_bulk_load(uint32_t to, const void *from, uint32_t bytes,
+                                                              uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
 /* Lets this thread load by a map in global memory that an earlier kernel wrote. */
 static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtensorMap *map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
@@ -174,12 +181,15 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
 #define TEGROUP_IMPL_THIRTY TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2)
+#define TEGROUP_IMPL_SUMS_16 TEGROUP_IMPL_TEN() ", %10, %11, %12, %13, %14, %15"
 #define TEGROUP_IMPL_SUMS_32 TEGROUP_IMPL_THIRTY ", %30, %31"
 #define TEGROUP_IMPL_SUMS_48                                                                                   \
     TEGROUP_IMPL_THIRTY ", " TEGROUP_IMPL_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
 #define TEGROUP_IMPL_SUMS_80 TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7)
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
+#define TEGROUP_IMPL_SUMS_112                                                                                  \
+    TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", %110, %111"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
@@ -216,8 +226,23 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
         }                                                                                                      \
     };
 
+/* The same for A[64 x 16] B[16 x N] of BF16 with A in registers, as wgmma lays it out: of each thread two neighbours in
+ * k of a line and of the one eight below, and likewise eight of k further on. They must not change until the product is
+ * waited for. */
+#define TEGROUP_IMPL_WGMMA_HELD_OF(n, sums, a0, a1, a2, a3, b, plus, ...)                                      \
+    template <> struct tegroup_impl_wgmma_held<n> {                                                            \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t second, \
+                                                        int add) {                                             \
+            asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                 \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" a0 ", %" a1 \
+                         ", %" a2 ", %" a3 "}, %" b ", plus, 1, 1, 0;}\n"                                     \
+                         : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(second), "r"(add));   \
+        }                                                                                                      \
+    };
+
 template <int N> struct tegroup_impl_wgmma;
 template <int N> struct tegroup_impl_wgmma_fp8;
+template <int N> struct tegroup_impl_wgmma_held;
 TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
@@ -233,6 +258,20 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
 TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131", "132", "133",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
+TEGROUP_IMPL_WGMMA_HELD_OF(224, TEGROUP_IMPL_SUMS_112, "112", "113", "114", "115", "116", "117",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F16(96))
+TEGROUP_IMPL_WGMMA_HELD_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99", "100", "101",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_HELD_OF(160, TEGROUP_IMPL_SUMS_80, "80", "81", "82", "83", "84", "85",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F16(64))
+TEGROUP_IMPL_WGMMA_HELD_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67", "68", "69",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51", "52", "53",
+                           TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
+TEGROUP_IMPL_WGMMA_HELD_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35", "36", "37", TEGROUP_IMPL_F32(0))
+TEGROUP_IMPL_WGMMA_HELD_OF(32, TEGROUP_IMPL_SUMS_16, "16", "17", "18", "19", "20", "21", TEGROUP_IMPL_F16(0))
 #endif
 /* clang-format on */
 
@@ -253,15 +292,18 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
     }
 };
 #endif
+#undef TEGROUP_IMPL_WGMMA_HELD_OF
 #undef TEGROUP_IMPL_WGMMA_FP8_OF
 #undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_16
 #undef TEGROUP_IMPL_SUMS_32
 #undef TEGROUP_IMPL_SUMS_48
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_80
 #undef TEGROUP_IMPL_SUMS_96
+#undef TEGROUP_IMPL_SUMS_112
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_NINETY
 #undef TEGROUP_IMPL_SIXTY

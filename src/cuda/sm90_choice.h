@@ -13,6 +13,7 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/sm90_decoded.h"
+#include "cuda/sm90_weights_kernels.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/sm90_forecast.h"
@@ -333,6 +334,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
+        return;
+    }
+    if (tegroup_impl_sm90_holds_weights(desc, &plan->problem)) {
+        tegroup_impl_sm90_weights_tile(desc, plan, forecast);
         return;
     }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(

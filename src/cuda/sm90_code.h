@@ -8,15 +8,18 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "formats/dtype.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_decoded.h"
+#include "cuda/sm90_weights_kernels.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_multiply.h"
+#include "cuda/sm90_weights.h"
 #include "cuda/sm90_fp8_code.h"
 
 /* The code of a kernel row. */
@@ -85,25 +88,29 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_choose(plan, (int32_t)choice->words[0], error);
+    if (choice->words[0] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT)
+        return tegroup_impl_sm90_weights_choose(plan, (int32_t)choice->words[0], error);
 #endif
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the
- * count of that table ends them. */
-static inline int tegroup_impl_sm90_takes(const tegroup_problem *p, int32_t kernel) {
+/* Whether a plan may take a kernel. What it decodes into workspace follows from its own, and stays as it is. */
+static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;
 #else
     const int with_mma = 1;
 #endif
-    const tegroup_problem multiplied = tegroup_impl_sm90_multiplied(p);
-    return tegroup_impl_sm90_multiplies_fp8(p) ? tegroup_impl_sm90_fp8_runs(p, kernel)
-                                               : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
+    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_sm90_multiplied(p);
+    const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
+    if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
+    if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
+    return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
+                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
 }
 static inline int32_t tegroup_impl_sm90_kernel_count(const tegroup_problem *p) {
     return tegroup_impl_sm90_multiplies_fp8(p) ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
-                                               : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+                                               : (int32_t)TEGROUP_IMPL_SM90_WEIGHTS_END;
 }
 
 /* The kernels that tegroup_plan_tune may time for a plan. */
@@ -112,7 +119,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++) {
         tegroup_plan candidate = *plan;
         tegroup_impl_choice choice;
-        if (!tegroup_impl_sm90_takes(&plan->problem, kernel)) continue;
+        if (!tegroup_impl_sm90_takes(plan, kernel)) continue;
         memset(&choice, 0, sizeof choice);
         choice.words[0] = (uint64_t)kernel;
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_take(&candidate, &choice, error));

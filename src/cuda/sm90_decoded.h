@@ -11,14 +11,19 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
+#include "cuda/sm90_kernels.h"
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. */
+ * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product are decoded by the kernel
+ * that multiplies them, in registers, where TMA can load their codes: cuda/sm90_weights.h. */
 
 static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
@@ -27,6 +32,53 @@ static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
 static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
+}
+
+#define TEGROUP_IMPL_SM90_HELD_ROWS   1536 /* of an average group, up to which weights are decoded in registers */
+#define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
+
+/* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
+static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
+    const int each = 8 / tegroup_impl_bits(t->dtype);
+    tegroup_tensor bytes = *t;
+    bytes.dtype = TEGROUP_DTYPE_F8E4M3;
+    bytes.scaling = TEGROUP_SCALING_NONE;
+    bytes.shape.cols /= each;
+    bytes.ld /= each;
+    bytes.group_stride /= each;
+    return bytes;
+}
+
+/* Whether scales lie in tiles of 128 x 4, which TMA loads: the default packing. */
+static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
+    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
+           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
+}
+
+/* Whether a product decodes its weights in registers: a forward product whose results have two bytes and are added to
+ * nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once is faster. The
+ * plan keeps the answer, as a call has no workspace to decode into but its plan's. */
+static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const tegroup_tensor *b = &desc->b;
+    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b->dtype);
+    tegroup_problem unbiased = *p;
+    unbiased.bias = TEGROUP_DTYPE_UNSET;
+    return p->op == TEGROUP_OP_FORWARD && tegroup_impl_scaled_by_8_bits(b->scaling)
+           && (b->dtype == TEGROUP_DTYPE_F8E4M3 || b->dtype == TEGROUP_DTYPE_F4E2M1)
+           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && !desc->functor
+           && p->k > 0 && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
+           && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
+}
+
+/* Whether a plan does so: the kernels for it are numbered behind the others. */
+static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
+    return tegroup_impl_sm90_decodes(&plan->problem)
+           && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+}
+/* Whether a plan decodes something into workspace. */
+static inline int tegroup_impl_sm90_decodes_any(const tegroup_plan *plan) {
+    return tegroup_impl_scaled_by_8_bits(plan->problem.a_scaling)
+           || (tegroup_impl_sm90_decodes(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan));
 }
 
 /* A problem as its kernel multiplies it. */
@@ -60,7 +112,8 @@ static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc,
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     int i;
     for (i = 0; i < 2; i++)
-        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling))
+        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling)
+            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, &plan->problem)))
             plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
 }
 
@@ -75,10 +128,24 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
         const tegroup_tensor *t = operands[i];
         const double rows = tegroup_impl_ragged(&t->shape) ? (double)tegroup_impl_expected_rows(desc, p)
                                                            : (double)t->shape.groups * (double)t->shape.rows;
-        if (tegroup_impl_scaled_by_8_bits(t->scaling))
+        if (tegroup_impl_scaled_by_8_bits(t->scaling)
+            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, p)))
             bytes += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0);
     }
     return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
+}
+
+/* Time in us, on an H100, of a product that decodes its weights in registers: by a rate of operations and one of codes.
+ * (It is within a sixth of those of docs/lab/decoded.md that have a few rows a group, or hundreds.) */
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS   540.0
+#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.3 : 1.5)
+#define TEGROUP_IMPL_SM90_HELD_US       8.0 /* to begin */
+static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int bits = tegroup_impl_bits(p->b);
+    const double weight = (double)p->n * (double)p->k,
+                 math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS,
+                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
+    return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
 enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
@@ -95,5 +162,5 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
         tegroup_impl_layout_add(layout, names[i],
                                 tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
     }
-    tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+    if (tegroup_impl_sm90_decodes_any(plan)) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }

@@ -10,7 +10,6 @@
 #include "base/arithmetic.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
-#include "cuda/sm90_kernels.h"
 #include "core/activation_formulas.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
@@ -25,9 +24,9 @@
 
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
-template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS =
-        TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS) && tegroup_impl_adds_bias<FUNCTOR>::value;
+template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is, bool FLIPS = SHAPE::FLIPS>
+struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS = SHAPE::ADDS_BIAS && tegroup_impl_adds_bias<FUNCTOR>::value;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
@@ -83,6 +82,46 @@ template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_
             const float b = __shfl_sync(0xffffffffu, bias[eight / 8][i], (int)(threadIdx.x & 3) * 8 + eight % 8);
             x[i] = tegroup_impl_gpu_fma(by[m][0], b, x[i]);
             x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
+        }
+    }
+};
+
+/* Of a flipped tile, whose lines are columns of D. */
+template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_terms<SHAPE, FUNCTOR, true> {
+    static constexpr bool BIAS = SHAPE::ADDS_BIAS && tegroup_impl_adds_bias<FUNCTOR>::value;
+    const tegroup_gemm_desc &desc;
+    float alpha, beta;
+    float bias[SHAPE::PARTS][2]; /* of this thread's lines */
+    int64_t row0;                /* of the tile, as row_scale counts */
+    int32_t rows;
+
+    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
+                                                       const tegroup_impl_sm90_item &item, int first_line)
+        : desc(call.call.desc), alpha(item.alpha), beta(item.beta), rows(item.rows) {
+        if (!BIAS || !call.has_bias) return;
+        const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
+        row0 = item.first_row[TEGROUP_IMPL_A] + item.j0
+               + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows);
+#pragma unroll
+        for (int i = 0; i < 2 * SHAPE::PARTS; i++) {
+            const int line =
+                first_line + i / 2 * 64 + (int)threadIdx.x / 32 % 4 * 16 + i % 2 * 8 + (int)(threadIdx.x & 31) / 4;
+            bias[i / 2][i % 2] = line < item.lines ? tegroup_impl_gpu_load(desc.bias.dtype, place.base,
+                                                                           place.first + item.i0 + line)
+                                                   : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
+    /* x: two columns of the upper line, then two of the lower one. */
+    __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = eight * 8 + (int)(threadIdx.x & 3) * 2 + i;
+            const float by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || row >= rows
+                                 ? 1.0f
+                                 : tegroup_impl_gpu_load_scale(desc.row_scale_dtype, desc.row_scale, row0 + row);
+            x[i] = tegroup_impl_gpu_fma(by, bias[m][0], x[i]);
+            x[2 + i] = tegroup_impl_gpu_fma(by, bias[m][1], x[2 + i]);
         }
     }
 };

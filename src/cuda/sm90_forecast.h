@@ -58,6 +58,8 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
     forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
     forecast->quantised_us =
         tegroup_impl_sm90_quantise_us(desc, rows)
-        + (tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
-                                        : tegroup_impl_sm90_product_us(p, rows, 8));
+        + (tegroup_impl_sm90_holds_weights(desc, p)
+               ? tegroup_impl_sm90_held_us(desc, p) + tegroup_impl_sm90_decode_us(desc, p)
+           : tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
+                                          : tegroup_impl_sm90_product_us(p, rows, 8));
 }

@@ -186,7 +186,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        if (ends(item, number / results::ACROSS * 64, number % results::ACROSS * results::COLS, results::COLS)) {
+        if (ends(item, line_of(group) + number / results::ACROSS * 64, number % results::ACROSS * results::COLS,
+                 results::COLS)) {
             tegroup_impl_warpgroup_sync(1 + group);
             const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
                           col = item.j0 + number % results::ACROSS * results::COLS;

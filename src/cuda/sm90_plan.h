@@ -18,6 +18,7 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/problem.h"
@@ -36,12 +37,14 @@
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_scheduler.h"
 #include "cuda/sm90_multiply.h"
+#include "cuda/sm90_decode.h"
 #include "cuda/sm90_code.h"
 #include "cuda/sm90_repack_kernels.h"
-#include "cuda/sm90_decode.h"
 
-static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
-    return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
+/* Whether a plan's kernel is PORTABLE's. */
+static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
+    return !tegroup_impl_sm90_multiplies_fp8(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan)
+           && tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW])->mma;
 }
 
 /* The most rows and columns that the kernel counts: tiles reach behind the last. */
@@ -96,8 +99,10 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
     if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, data,
-                      "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
-                      (uintptr_t)t->data % 16);
+                      tegroup_impl_bits(t->dtype) == 8 ? "must be 16-byte aligned for TMA"
+                                                       : "must be 16-byte aligned for TMA; a plan made with "
+                                                         "options.data_alignment_bytes 2 takes any",
+                      16, (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of 16 bytes for TMA", 16, tegroup_impl_stride_bytes(t));
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED,
@@ -109,7 +114,7 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
 static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
                                                                  tegroup_impl_operand operand,
                                                                  const tegroup_impl_name *name, tegroup_error *error);
-static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
+static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm, tegroup_impl_sm90_weights_gemm;
 #endif
 
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were
@@ -124,6 +129,20 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
 #endif
+    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
+        TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                          1, t->scale_parts);
+        TEGROUP_IMPL_RULE(t->scale_dtype != TEGROUP_DTYPE_I32, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                          "must be as planned, the scaling's own", TEGROUP_DTYPE_UNSET, t->scale_dtype);
+        TEGROUP_IMPL_RULE(!tegroup_impl_scales_strided(t, 0), ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                          "must be 0, as planned", 0, t->scale_outer_stride);
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
+                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
+                          "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
+                          (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+        decoded = tegroup_impl_sm90_bytes(t);
+        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
+    }
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
@@ -142,8 +161,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma,
-                      ERROR_NOT_BUILT, "plan.backend",
+    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_plans_mma(plan), ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
@@ -158,7 +176,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
 }
 
 /* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
- * 128 or 64 bytes. */
+ * 128, 64 or 32 bytes. */
 static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
                                                       tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                       CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
@@ -176,8 +194,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                      : tegroup_impl_bits(t->dtype) == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                      : t->dtype == TEGROUP_DTYPE_BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const CUtensorMapSwizzle swizzle =
-        box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+    const int32_t box_bits = box_cols * tegroup_impl_bits(t->dtype);
+    const CUtensorMapSwizzle swizzle = box_bits == 256   ? CU_TENSOR_MAP_SWIZZLE_32B
+                                       : box_bits == 512 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                         : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
@@ -417,7 +437,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
         return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
@@ -427,7 +447,8 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE,
+              weights = tegroup_impl_sm90_plans_weights(plan);
     tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded = *desc;
@@ -445,12 +466,14 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     operands[TEGROUP_IMPL_A] = &decoded.a;
     operands[TEGROUP_IMPL_B] = &decoded.b;
     for (int i = 0; i < 2; i++) {
-        if (operands[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        if (operands[i]->scaling == TEGROUP_SCALING_NONE || (i == TEGROUP_IMPL_B && weights)) continue;
         *operands[i] =
             tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
         call.to[i] = (uint16_t *)operands[i]->data;
         call.ld[i] = operands[i]->ld;
     }
+    if (!tegroup_impl_sm90_decodes_any(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
+    decoded.a.global_scale_inv = decoded.b.global_scale_inv = NULL; /* They are in alpha. */
     call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
     decoded.alpha.data = call.alpha;
     decoded.alpha.dtype = TEGROUP_DTYPE_F32;
@@ -462,6 +485,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
             "stream", "the kernels must launch", error));
+    if (weights) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }

@@ -10,6 +10,7 @@
 #include "formats/convert.h"
 #include "core/field_names.h"
 #include "core/product.h"
+#include "core/quantised.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/hopper.h"
@@ -309,7 +310,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         item->lines = (int32_t)tegroup_impl_min(
             (SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? this->m : there) - item->i0, SHAPE::TILE_M);
         item->k = this->k_of(there);
-        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
+        item->alpha = item->k <= 0           ? 1.0f
+                      : SHAPE::SCALES_GROUPS ? tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha)
+                                             : (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha);
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -321,6 +324,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
             if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
+            if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
+                && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
+                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* as where codes are */
         }
         if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
         buffer(desc.d.pointers, TEGROUP_IMPL_D, item);

@@ -52,7 +52,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
-                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
+                && !ends(item, line_of(group) + i / results::ACROSS * 64, i % results::ACROSS * results::COLS,
+                         results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i),
                                        SHAPE::OF_GROUPS);

@@ -48,6 +48,13 @@ enum {
 /* Weights of ups that are apart have the place of C, which a forward product with an activation has not. */
 static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
 
+/* Scales of weights that are decoded in registers (sm90_weights.h), swizzled in tiles of 128 x 4. */
+typedef struct tegroup_impl_sm90_weights {
+    int64_t each;  /* bytes of a group's, where all have one buffer */
+    int64_t lines; /* bytes from 128 lines to the next 128 */
+    int32_t e4m3;  /* of 16 of k each, in E4M3; else of 32, in E8M0 */
+} tegroup_impl_sm90_weights;
+
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
@@ -61,7 +68,10 @@ typedef struct tegroup_impl_sm90_call {
     int32_t narrows;              /* how many of the last groups have only narrow tiles */
     int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
     int32_t gathers_a, gathers_b; /* Rows of the operand are picked by index, and loaded by cp.async, not TMA. */
-    tegroup_impl_gpu_epilogue epilogue;
+    union {
+        tegroup_impl_gpu_epilogue epilogue;
+        tegroup_impl_sm90_weights weights; /* of kernels that decode them, which have no activation */
+    };
     uint64_t activated_shift; /* the shift of `activated` */
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
@@ -115,7 +125,10 @@ struct tegroup_impl_sm90_shape {
     /* The operands that a tile's lines and its columns come from. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
-    static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
+    static_assert(!FLIPS || !ACTIVATES, "an activation's sets are not turned");
+    static constexpr bool ADDS_BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(OP, COLS, FLIPS);
+    /* Whether operands keep the scales of groups that their values are to be multiplied by. */
+    static constexpr bool SCALES_GROUPS = false;
     /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
      * stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
@@ -127,6 +140,9 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
+    static constexpr int A_UNIT = 1;  /* elements that a column of A's tensor map is */
+    static constexpr int B_BOXES = 1; /* boxes of B, side by side, that a stage has of a fitting tile */
+    static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;

@@ -140,7 +140,7 @@ static inline tegroup_status tegroup_plan_with(tegroup_plan *plan, tegroup_error
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     made = *plan;
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90 && !tegroup_impl_sm90_planned_row(plan)->mma)
+    if (plan->backend == TEGROUP_BACKEND_SM90 && !tegroup_impl_sm90_plans_mma(plan))
         TEGROUP_IMPL_TRY((tegroup_impl_sm90_take_functor<OP, DTYPE == TEGROUP_DTYPE_BF16, FUNCTOR>(&made, error)));
     else
 #endif

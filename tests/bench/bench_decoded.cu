@@ -130,12 +130,16 @@ static void compare(const shape &s, const format &f, tegroup_op op, const std::v
     held.clear();
 }
 
-int main(void) {
+/* bench_decoded [OP [SHAPE [FORMAT]]]: of all operations or of one, 1 forward to 3 wgrad; of what has these in its name */
+int main(int argc, char **argv) {
     static const shape shapes[] = {{"mixtral fc1", 8, 16384, 28672, 4096}, {"mixtral fc2", 8, 16384, 4096, 14336}, {"dsv3 ep32 fc1", 8, 32768, 4096, 7168},
                                    {"dsv3 ep32 fc2", 8, 32768, 7168, 2048}, {"dsv3 ep8 fc1", 32, 32768, 4096, 7168}, {"dsv3 ep8 fc2", 32, 32768, 7168, 2048},
-                                   {"qwen3-30b fc1", 128, 65536, 1536, 2048}, {"gpt-oss fc1", 32, 16384, 5760, 2880}, {"dsv3 ep8 decode fc1", 32, 256, 4096, 7168}};
+                                   {"qwen3-30b fc1", 128, 65536, 1536, 2048}, {"gpt-oss fc1", 32, 16384, 5760, 2880}, {"dsv3 ep8 decode fc1", 32, 256, 4096, 7168},
+                                   {"qwen3-30b decode fc1", 128, 512, 1536, 2048}, {"gpt-oss decode fc1", 32, 256, 5760, 2880}, {"gpt-oss, 64 rows, fc2", 32, 2048, 2880, 2880}};
     static const format formats[] = {{"MXFP8", TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_MXFP8, true},
                                      {"NVFP4", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, true},
+                                     {"MXFP8 weights", TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_MXFP8, false},
+                                     {"NVFP4 weights", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, false},
                                      {"MXFP4 weights", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_OCP_MX, false}};
     const size_t flush_bytes = (size_t)256 << 20;
     void *flush;
@@ -149,7 +153,8 @@ int main(void) {
         for (int32_t g = 0; g < s.groups; g++) left -= counts[g] = (int64_t)(pow(1 + g * 37 % s.groups, -0.8) / sum * s.rows);
         counts[0] += left;
         for (const format &f : formats)
-            for (int op = TEGROUP_OP_FORWARD; op <= (f.both ? TEGROUP_OP_WGRAD : TEGROUP_OP_DGRAD); op++) compare(s, f, (tegroup_op)op, counts, flush, flush_bytes);
+            for (int op = TEGROUP_OP_FORWARD; op <= (f.both ? TEGROUP_OP_WGRAD : TEGROUP_OP_DGRAD); op++)
+                if ((argc < 2 || atoi(argv[1]) == op) && (argc < 3 || strstr(s.name, argv[2])) && (argc < 4 || strstr(f.name, argv[3]))) compare(s, f, (tegroup_op)op, counts, flush, flush_bytes);
     }
     return 0;
 }

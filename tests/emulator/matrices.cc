@@ -141,8 +141,10 @@ struct product {
     int cols, depth;
 };
 
+/* a_at: the descriptor of A; in_registers: a warp's 16 lines of A, as mma has them. */
 void wgmma_now(warp &w, const std::shared_ptr<frame> &own, const std::vector<operand> &o, product p, uint64_t a_at,
-               uint64_t b_at, bool adds, bool negates_a, bool negates_b, bool a_turned, bool b_turned) {
+               bool in_registers, uint64_t b_at, bool adds, bool negates_a, bool negates_b, bool a_turned,
+               bool b_turned) {
     static std::vector<float> a, b, d;
     const int bytes = p.a == F16 || p.a == BF16 ? 2 : 1;
     const float *as = values_of(p.a), *bs = values_of(p.b);
@@ -153,9 +155,16 @@ void wgmma_now(warp &w, const std::shared_ptr<frame> &own, const std::vector<ope
     a.resize((size_t)(16 * p.depth)), b.resize((size_t)(p.depth * p.cols)), d.assign((size_t)(16 * p.cols), 0.0f);
     const int first = w.number % 4 * 16;
     for (int r = 0; r < 16; r++)
-        for (int k = 0; k < p.depth; k++)
-            a[(size_t)(r * p.depth + k)] =
-                (negates_a ? -1.0f : 1.0f) * fetch(as, element_at(a_at, a_turned, first + r, k, bytes));
+        for (int k = 0; k < p.depth; k++) {
+            float &to = a[(size_t)(r * p.depth + k)];
+            if (!in_registers) to = fetch(as, element_at(a_at, a_turned, first + r, k, bytes));
+            else { /* halves: two neighbours in k a register */
+                const slot s = o[1].items[(size_t)(r / 8 + k / 8 * 2)].value;
+                const uint32_t x = ((const uint32_t *)(own->registers.data() + s.at))[r % 8 * 4 + k % 8 / 2];
+                to = as[x >> k % 2 * 16 & 0xffff];
+            }
+            if (negates_a) to = -to;
+        }
     for (int c = 0; c < p.cols; c++)
         for (int k = 0; k < p.depth; k++)
             b[(size_t)(k * p.cols + c)] = (negates_b ? -1.0f : 1.0f) * fetch(bs, element_at(b_at, b_turned, c, k, bytes));
@@ -176,16 +185,20 @@ template <element A, element B> void wgmma(warp &w, const instruction &i, lanes 
     const auto &o = i.operands;
     const int lane = __builtin_ctz(mask);
     const product p = {A, B, (int)i.number, A == F16 || A == BF16 ? 16 : 32};
-    const uint64_t a_at = w.value(o[1].value, lane), b_at = w.value(o[2].value, lane);
+    const bool in_registers = o[1].kind == operand::is_list;
+    const uint64_t a_at = in_registers ? 0 : w.value(o[1].value, lane), b_at = w.value(o[2].value, lane);
     const bool adds = w.predicate(o[3].value) >> lane & 1;
     const auto flag = [&](size_t n) { return n < o.size() ? (int64_t)w.value(o[n].value, lane) : 0; };
-    const bool negates_a = (int32_t)flag(4) == -1, negates_b = (int32_t)flag(5) == -1, a_turned = flag(6) == 1,
-               b_turned = flag(7) == 1;
+    const bool negates_a = (int32_t)flag(4) == -1, negates_b = (int32_t)flag(5) == -1,
+               a_turned = !in_registers && flag(6) == 1, b_turned = flag(in_registers ? 6 : 7) == 1;
     const auto own = w.now().top;
     warp *at = &w;
     const instruction *what = &i;
     w.products.open.push_back(
-        [=] { wgmma_now(*at, own, what->operands, p, a_at, b_at, adds, negates_a, negates_b, a_turned, b_turned); });
+        [=] {
+            wgmma_now(*at, own, what->operands, p, a_at, in_registers, b_at, adds, negates_a, negates_b, a_turned,
+                      b_turned);
+        });
 }
 void wgmma_commit(warp &w, const instruction &, lanes) { w.products.commit(); }
 void wgmma_wait(warp &w, const instruction &i, lanes mask) {
@@ -212,7 +225,6 @@ bool find_matrices(instruction &i) {
     const std::string wide = "wgmma.mma_async.sync.aligned.", narrow = "mma.sync.aligned.";
     const bool is_wgmma = starts(text, wide.c_str());
     if ((!is_wgmma && !starts(text, narrow.c_str())) || !contains(text, ".f32.")) return false;
-    if (is_wgmma && i.operands[1].kind == operand::is_list) return false; /* A in registers */
     if (is_wgmma) i.number = atoi(text.c_str() + wide.size() + strlen("m64n"));
     const std::string types = text.substr(text.find(".f32.") + 5);
     const bool has_codes = types[0] == 'e'; /* of 8 bits */
@@ -226,7 +238,9 @@ bool find_matrices(instruction &i) {
                {"e4m3.e4m3", wgmma<E4M3, E4M3>, mma<E4M3, E4M3>}, {"e4m3.e5m2", wgmma<E4M3, E5M2>, mma<E4M3, E5M2>},
                {"e5m2.e4m3", wgmma<E5M2, E4M3>, mma<E5M2, E4M3>}, {"e5m2.e5m2", wgmma<E5M2, E5M2>, mma<E5M2, E5M2>}};
     for (const auto &t : all)
-        if (types == t.types || types == std::string(t.types) + ".f32") return set(is_wgmma ? t.wide : t.narrow);
+        if (types == t.types || types == std::string(t.types) + ".f32")
+            return !(is_wgmma && has_codes && i.operands[1].kind == operand::is_list) /* codes in registers */
+                   && set(is_wgmma ? t.wide : t.narrow);
     return false;
 }
 

@@ -247,7 +247,7 @@ static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
     (void)plan, (void)i;
 #if !defined(TEGROUP_NO_SM90)
     for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++)
-        if (tegroup_impl_sm90_takes(&plan->problem, kernel) && i-- == 0) return kernel;
+        if (tegroup_impl_sm90_takes(plan, kernel) && i-- == 0) return kernel;
 #endif
     return -1;
 }

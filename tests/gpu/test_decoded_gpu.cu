@@ -70,6 +70,8 @@ static const char *differs_in_bf16(uint64_t seed, const scaling_row *fa, const s
     return wrong;
 }
 
+static int64_t of_weights[5]; /* products by each kernel that decodes weights */
+
 static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements, int64_t *compared) {
     rng r = rng_seed(seed);
     problem p;
@@ -84,6 +86,8 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     problem_reference(&p);
     mirror_tile = seed % 3 ? MIRROR_ANY_TILE : MIRROR_PLANNED_TILE;
     const tegroup_status status = problem_run_on_device(&p);
+    if (status == TEGROUP_OK && tegroup_impl_sm90_plans_weights(&p.plan))
+        of_weights[p.plan.algorithm[TEGROUP_IMPL_PLANNED_ROW] - TEGROUP_IMPL_SM90_KERNEL_COUNT]++;
     if (status != TEGROUP_OK) wrong = "refused";
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
@@ -122,6 +126,25 @@ TEST(decoded_gpu, fp64_and_bits_of_bf16) {
     printf("%ld problems, %ld elements, %ld of the bits of BF16\n", (long)problems, (long)elements, (long)compared);
 }
 
+/* Weights that are decoded in registers, beside rows of BF16 and of their format. */
+TEST(decoded_gpu, weights_in_registers) {
+    int64_t problems = 0, elements = 0, compared = 0;
+    if (!hopper_here()) return;
+    quantised_for_sm90 = 2;
+    for (int64_t i = 0; i < scaled(in_the_long_suite(1500, 60)); i++)
+        for (int b = 1; b < FORMATS; b++)
+            for (int a = 0; a < FORMATS; a++) {
+                if (a != 0 && !goes(formats[a], formats[b], TEGROUP_OP_FORWARD)) continue;
+                problems++;
+                ASSERT_TRUE(run_one((uint64_t)(a * 16 + b) * 1000033u + (uint64_t)i, formats[a], formats[b], TEGROUP_OP_FORWARD, &elements, &compared));
+            }
+    quantised_for_sm90 = 0;
+    const int64_t *by = of_weights;
+    printf("%ld problems, %ld elements, %ld of the bits of BF16; by each kernel %ld, %ld, %ld, %ld\n", (long)problems, (long)elements, (long)compared, (long)by[0],
+           (long)by[1], (long)by[2], (long)by[3]);
+    ASSERT_TRUE(by[0] > 0 && by[1] > 0 && by[2] > 0 && by[3] > 0 && 3 * (by[0] + by[1] + by[2] + by[3]) > problems);
+}
+
 /* ---- large ones: operands that tegroup_quantize makes ------------------------------------------------------------------- */
 
 static void *room(size_t bytes, int value) {
@@ -142,7 +165,10 @@ static int bands_changed(const void *at, size_t bytes, int value) {
     return changed;
 }
 
-enum { GROUPS = 5, ROWS = 900, N = 328, K = 776, TURNS = 5 }; /* neither width is a multiple of 16 */
+enum { GROUPS = 5, ROWS = 900, TURNS = 5 };
+/* What large products are of: two widths, elements between rows of D (0: none between them), what FP8 weights are, how many rows a
+ * plan expects (0: as many as there may be). */
+static struct { int64_t n, k, d_ld; tegroup_dtype weights; int64_t expected; } large_of;
 static const int64_t splits[TURNS][GROUPS] = {{300, 0, 1, 500, 99}, {0, 0, 0, 0, 0}, {1, 17, 700, 64, 33}, {900, 0, 0, 0, 0}, {40, INT64_MAX, -7, 3, 5}};
 
 typedef struct large {
@@ -168,7 +194,7 @@ static int large_operand(large *l, int which, tegroup_tensor source, const scali
     free(values);
     *quantised = *plain = source;
     if (f == NULL) return 1;
-    quantised->dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : which ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
+    quantised->dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : which ? large_of.weights : TEGROUP_DTYPE_F8E4M3;
     quantised->scaling = f->scaling;
     quantised->data = NULL;
     quantised->columnwise_order = transposed ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
@@ -209,7 +235,8 @@ static int large_fill(large *l, int which, void *source, cudaStream_t stream) {
  * the plain product of the same snapshot says, and nothing is written outside. */
 static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int transposed) {
     const int wgrad = op == TEGROUP_OP_WGRAD, a_columns = wgrad, b_columns = op != TEGROUP_OP_FORWARD;
-    const int64_t d_cols = op == TEGROUP_OP_FORWARD ? N : K, d_count = wgrad ? (int64_t)GROUPS * N * K : (int64_t)ROWS * d_cols;
+    const int64_t N = large_of.n, K = large_of.k, d_cols = op == TEGROUP_OP_FORWARD ? N : K, d_ld = large_of.d_ld > 0 ? large_of.d_ld : d_cols,
+                  d_count = wgrad ? (int64_t)GROUPS * N * K : (int64_t)ROWS * d_ld;
     rng r = rng_seed(seed);
     large l;
     tegroup_layout layout;
@@ -236,6 +263,8 @@ static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb
     if (!large_operand(&l, 1, wgrad ? tegroup_tensor_of(l.rows, K, TEGROUP_DTYPE_BF16, NULL) : tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, NULL), fb, b_columns, transposed, &r)) return 0;
     void *const b_source = l.memory[before_b];
     l.quantised.d = wgrad ? tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, NULL) : tegroup_tensor_of(l.rows, d_cols, TEGROUP_DTYPE_BF16, NULL);
+    if (!wgrad) l.quantised.d.ld = d_ld;
+    l.quantised.options.expected_rows = large_of.expected;
     l.plain.d = l.quantised.d;
     l.quantised.d.data = keep(&l, room((size_t)d_count * 2, 0xff));
     l.plain.d.data = keep(&l, room((size_t)d_count * 2, 0xff));
@@ -300,6 +329,7 @@ static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb
 TEST(decoded_gpu, bits_of_what_is_dequantised) {
     int64_t ran = 0;
     if (!hopper_here()) return;
+    large_of.n = 328, large_of.k = 776, large_of.weights = TEGROUP_DTYPE_F8E5M2; /* neither width is a multiple of 16 */
     for (int a = 0; a < FORMATS; a++)
         for (int b = 0; b < FORMATS; b++)
             for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++)
@@ -310,6 +340,20 @@ TEST(decoded_gpu, bits_of_what_is_dequantised) {
                 }
     printf("%ld products, each of %d splits\n", (long)ran, (int)TURNS);
     ASSERT_GT(ran, 60);
+}
+
+/* The same of weights that are decoded in registers, by tiles of both kinds; D's columns end off 16 bytes. */
+TEST(decoded_gpu, bits_of_weights_in_registers) {
+    if (!hopper_here()) return;
+    large_of.n = 333, large_of.k = 832, large_of.d_ld = 336, large_of.weights = TEGROUP_DTYPE_F8E4M3;
+    for (int tall = 0; tall < 2; tall++)
+        for (int b = 1; b < FORMATS; b++)
+            for (int a = 0; a < FORMATS; a++) {
+                large_of.expected = tall ? 0 : 100;
+                if (a == 0 || goes(formats[a], formats[b], TEGROUP_OP_FORWARD))
+                    ASSERT_TRUE(large_one((uint64_t)(a * 16 + b), formats[a], formats[b], TEGROUP_OP_FORWARD, 0));
+            }
+    memset(&large_of, 0, sizeof large_of);
 }
 
 /* Every code with every scale of 8 bits: decoded to what the number means, rounded to BF16 once. D is 1 * b. */
@@ -366,6 +410,71 @@ TEST(decoded_gpu, every_code_and_scale) {
         for (int i = 0; i < 5; i++) room_free(used[i]);
         free(codes), free(scales), free(one), free(decoded);
     }
+}
+
+/* The same in registers: D is the sum of a line's one code, at some place of it, times one. */
+TEST(decoded_gpu, every_code_and_scale_in_registers) {
+    static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; int shared; } all[] = {
+        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, 32},
+        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16}};
+    enum { WIDE = 192 };
+    if (!hopper_here()) return;
+    for (int f = 0; f < 3; f++)
+        for (int tall = 0; tall < 2; tall++) {
+            const tegroup_dtype type = all[f].type;
+            const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? WIDE / 2 : WIDE, blocks = (WIDE / all[f].shared + 3) / 4 * 4;
+            const size_t code_bytes = (size_t)lines * (size_t)row, scale_bytes = (size_t)lines * (size_t)blocks;
+            unsigned char *codes = (unsigned char *)calloc(code_bytes, 1), *scales = (unsigned char *)calloc(scale_bytes, 1);
+            uint16_t one[WIDE], *got = (uint16_t *)malloc((size_t)lines * 2);
+            int64_t counts = 1;
+            tegroup_gemm_desc desc;
+            tegroup_plan plan;
+            tegroup_layout layout;
+            tegroup_error error;
+            for (int i = 0; i < lines; i++) {
+                const int at = i * 7 % WIDE, block = at / all[f].shared, code = i % count;
+                codes[(size_t)i * (size_t)row + (size_t)(type == TEGROUP_DTYPE_F4E2M1 ? at / 2 : at)] = (unsigned char)(type == TEGROUP_DTYPE_F4E2M1 ? code << at % 2 * 4 : code);
+                scales[(size_t)(i / 128 * (blocks / 4) + block / 4) * 512 + (size_t)(i % 32 * 16 + i / 32 % 4 * 4 + block % 4)] = (unsigned char)(i / count);
+            }
+            for (int i = 0; i < WIDE; i++) store(TEGROUP_DTYPE_BF16, one, i, 1);
+            memset(&desc, 0, sizeof desc);
+            desc.struct_size = sizeof desc;
+            desc.op = TEGROUP_OP_FORWARD;
+            desc.space = TEGROUP_SPACE_DEVICE;
+            void *const sizes = room(8, 0);
+            copy_up(sizes, &counts, 8);
+            tegroup_shape rows = tegroup_shape_of(1, 1, WIDE, tegroup_sizes_of(sizes, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+            ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+            void *const snapshot = room(layout.total_bytes, 0);
+            ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+            desc.a = tegroup_tensor_of(rows, WIDE, TEGROUP_DTYPE_BF16, room(sizeof one, 0));
+            desc.b = tegroup_tensor_uniform(1, lines, WIDE, type, room(code_bytes, 0));
+            desc.b.scaling = all[f].scaling;
+            desc.b.scale_inv = room(scale_bytes, 0);
+            desc.d = tegroup_tensor_of(rows, lines, TEGROUP_DTYPE_BF16, room((size_t)lines * 2, 0xff));
+            desc.options.backend = TEGROUP_BACKEND_SM90;
+            copy_up(desc.a.data, one, sizeof one);
+            copy_up(desc.b.data, codes, code_bytes);
+            copy_up(desc.b.scale_inv, scales, scale_bytes);
+            desc.options.expected_rows = tall ? 300 : 1;
+            ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+            ASSERT_EQ(plan.workspace_bytes, 0);
+            ASSERT_EQ(plan.tile_m, tall ? 256 : 64);
+            ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+            MUST(cudaDeviceSynchronize());
+            MUST(cudaMemcpy(got, desc.d.data, (size_t)lines * 2, cudaMemcpyDeviceToHost));
+            for (int i = 0; i < lines; i++) {
+                const double exact = decode_small(type, (unsigned)(i % count)) * decode_small(all[f].scale, (unsigned)(i / count));
+                uint16_t want;
+                store(TEGROUP_DTYPE_BF16, &want, 0, rounded(TEGROUP_DTYPE_BF16, exact));
+                const int nan = exact != exact, zero = (got[i] & 0x7fff) == 0 && (want & 0x7fff) == 0; /* -0 and zeros add up to 0 */
+                if (!(nan ? (got[i] & 0x7fff) > 0x7f80 : zero || got[i] == want)) fprintf(stderr, "%d: code %d, scale %d: %04x, not %04x\n", f, i % count, i / count, got[i], want);
+                ASSERT_TRUE(nan ? (got[i] & 0x7fff) > 0x7f80 : zero || got[i] == want);
+            }
+            void *const used[] = {desc.a.data, desc.b.data, desc.b.scale_inv, desc.d.data, sizes, snapshot};
+            for (int i = 0; i < 6; i++) room_free(used[i]);
+            free(codes), free(scales), free(got);
+        }
 }
 
 /* Without groups there is nothing to decode; the tail is filled, and no operand that TMA could not take is described to it. */

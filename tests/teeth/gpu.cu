@@ -156,6 +156,27 @@ TEST(teeth, decoded_products) {
     }
 }
 
+/* Those whose weights SM90 decodes in registers, by both of its tiles. */
+TEST(teeth, weights_in_registers) {
+    quantised_for_sm90 = 2;
+    for (int i = 0; i < 120; i++)
+        for (int32_t tile = 0, tiles = 1; tile < tiles; tile++) {
+            rng r = rng_seed(8100 + (uint64_t)i);
+            problem p;
+            quantised q[2];
+            const scaling_row *const fb = &scaling_rows[5 + i % 5], *const fa = i / 5 % 3 == 2 ? fb : NULL;
+            quantised_problem(&p, &r, fa, fb, TEGROUP_OP_FORWARD, q, 2);
+            p.desc.options.backend = TEGROUP_BACKEND_SM90;
+            problem_reference(&p);
+            ASSERT_EQ(run_by_tile(&p, tile), TEGROUP_OK);
+            tiles = tegroup_impl_sm90_plans_weights(&p.plan) ? plan_tiles(&p.plan) : 1;
+            ASSERT_TRUE(problem_compare(&p).worst <= 1);
+            ASSERT_EQ(guards_changed(), 0);
+            problem_release(&p);
+        }
+    quantised_for_sm90 = 0;
+}
+
 /* FP8 by SM90's kernels, every one that can run a problem. */
 TEST(teeth, fp8_products) {
     quantised_for_sm90 = 1;

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Plant the faults of gpu_faults.txt in the kernels and run gpu.cu against each on this machine's GPU: tests/teeth/gpu.sh [NAME...]
 #
-# As tests/teeth/run.sh: one line a fault, "caught NAME by TEST", "MISSED NAME" or "ERROR NAME what"; the last line counts. TEETH_JOBS
-# faults are compiled at a time. Without nvcc or a GPU it says so and skips.
+# As tests/teeth/run.sh: one line a fault, "caught NAME by TEST", "MISSED NAME" or "ERROR NAME what"; the last line counts. Of a fault
+# only the test that it names is run; the library as it is must pass all of them. TEETH_JOBS faults are compiled at a time. Without nvcc or a GPU it says so and skips.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 self=tests/teeth/gpu.sh
@@ -11,10 +11,10 @@ faults=tests/teeth/gpu_faults.txt
 : "${NVCC:=nvcc}" "${TEETH_JOBS:=4}"
 export NVCC
 
-try() { # directory that holds the headers; 0 passed, 1 failed, 2 does not compile
+try() { # directory that holds the headers, which tests; 0 passed, 1 failed, 2 does not compile
     [ -x "$1/gpu" ] || "$NVCC" -std=c++17 -O1 -w -split-compile=0 -gencode "arch=compute_$arch,code=sm_$arch" -I"$1" -I. -Itests/unit -Itests/gpu \
         tests/teeth/gpu.cu -o "$1/gpu" > "$1/log" 2>&1 || return 2
-    [ "$compile_only" = 1 ] || timeout 60 "$1/gpu" > "$1/log" 2>&1 || return 1
+    [ "$compile_only" = 1 ] || timeout 240 "$1/gpu" "--filter=$2" > "$1/log" 2>&1 || return 1
 }
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 compile_only=${TEETH_COMPILE_ONLY:-0}
@@ -31,7 +31,8 @@ if [ "${1-}" = --fault ]; then # plant it, compile and run; the name "" is the l
         wrong=$(awk -v fault="$name" -f tests/teeth/plant.awk $faults $(find "$dir/src" -name '*.h')) || { echo "ERROR $name $wrong" | tee -a $work/results; exit 0; }
     fi
     tools/stitch.sh "$dir/src/tegroup.parts" > "$dir/tegroup.h" && tools/stitch.sh "$dir/src/tegroup_cuda.parts" > "$dir/tegroup_cuda.cuh"
-    try "$dir"
+    tests=$(sed -n "s/^$name: \(teeth\.[a-z0-9_]*\): .*/\1/p" $faults)
+    try "$dir" "${tests:-*}"
     case $? in
     0) line="MISSED $name" ;;
     1) test=$(sed -n 's/^not ok \([^ ]*\).*/\1/p' "$dir/log" | head -n 1); line="caught $name by ${test:-an error: $(tail -n 1 "$dir/log")}" ;;

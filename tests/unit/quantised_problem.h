@@ -43,7 +43,8 @@ SUPPORT void remember(const problem *p) {
         if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
 }
 
-/* For SM90's kernels of FP8: tiles of some size, 16 bytes wherever TMA wants them, copies along what is summed. */
+/* For SM90's kernels of FP8 (1), or that decode weights (2): tiles of some size, 16 bytes wherever TMA wants them, copies along what
+ * is summed. */
 static int quantised_for_sm90;
 
 /* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: 1: in the types that GPU
@@ -86,6 +87,13 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         s.pad = (8 - s.n % 8) % 8 + 8 * rng_int(r, 0, 1);
         if (s.m == NULL) s.rows_each = up(s.rows_each, 6);
     }
+    if (quantised_for_sm90 == 2) {
+        s.n = 8 * rng_int(r, 1, rng_chance(r, 30) ? 60 : 20);
+        s.k = 64 * rng_int(r, 1, 6);
+        s.pad = 32 * rng_int(r, 0, 1);
+        s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
+        s.c = C_NONE;
+    }
     problem_make(p, &s);
     p->mark = mark;
     p->s.compute = p->desc.options.compute = compute;
@@ -98,8 +106,14 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
             q[which] = random_quantised(r, f, uniform, regular);
             if (quantised_for_sm90) {
                 q[which].aligned = q[which].transposed = 1;
-                q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
                 q[which].parts = 1;
+            }
+            if (on_gpu == 2 && op == TEGROUP_OP_FORWARD && s.k % 64 == 0) q[which].aligned = 1; /* TMA may load the weights' codes */
+            if (quantised_for_sm90 == 1) q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
+            if (quantised_for_sm90 == 2 && which) {
+                if (!is_fp4(f->scaling)) q[which].dtype = TEGROUP_DTYPE_F8E4M3;
+                q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
+                q[which].outer_stride = 0;
             }
             quantise_operand(p, which, &q[which], r);
         }

@@ -424,7 +424,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         if (s->pack >= PACK_LD) t->tensor.ld = ld;
     }
     if (gathered) gather_make(s, t, start, capacity, rows, (char)gathered);
-    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (s->aligned ? 8 : 5);
+    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (s->aligned ? 32 : 5);
     for (int32_t g = 0; g < G; g++) {
         t->rows[g] = rows[g];
         t->cols[g] = cols != NULL ? cols[g] : width;

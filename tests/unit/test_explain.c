@@ -713,6 +713,56 @@ TEST(explain, hopper_decodes_what_has_scales_of_8_bits) {
     ASSERT_TRUE(can > 300 && cannot > 300);
 }
 
+/* Which weights SM90 decodes in registers, without workspace, and which not: each row changes one thing that it cannot, or can. */
+TEST(explain, hopper_holds_weights) {
+    static const struct { const char *what; int holds; } rows[] = {
+        {"as it is", 1}, {"NVFP4", 1}, {"MXFP4", 1}, {"squares", 1}, {"bias", 1}, {"F16 results", 1}, {"rows of MXFP8", 1}, {"1,536 rows a group", 1},
+        {"E5M2", 0}, {"F32 results", 0}, {"accumulate", 0}, {"c", 0}, {"k of 96", 0}, {"odd ld", 0}, {"odd stride of groups", 0},
+        {"strides of scales", 0}, {"parts of scales", 0}, {"words of scales", 0}, {"dgrad", 0}, {"more rows a group", 0}, {"even groups", 0}, {"picked rows", 0}};
+    const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        const char *what = rows[i].what;
+        tegroup_gemm_desc d;
+        tegroup_plan plan;
+        tegroup_layout layout;
+        tegroup_error error;
+#define IS(name) (strcmp(what, name) == 0)
+        const int64_t n = 96, k = IS("k of 96") ? 96 : 128;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = IS("dgrad") ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.options.backend = TEGROUP_BACKEND_SM90;
+        d.a = tegroup_tensor_of(tegroup_shape_of(4, 8000, k, sizes), IS("dgrad") ? n : k, TEGROUP_DTYPE_BF16, NULL);
+        if (IS("even groups")) d.a = tegroup_tensor_uniform(4, 2000, k, TEGROUP_DTYPE_BF16, NULL);
+        d.b = tegroup_tensor_uniform(4, n, k, IS("NVFP4") || IS("MXFP4") ? TEGROUP_DTYPE_F4E2M1 : IS("E5M2") ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, NULL);
+        d.b.scaling = IS("NVFP4") ? TEGROUP_SCALING_NVFP4 : IS("MXFP4") ? TEGROUP_SCALING_MXFP4 : IS("squares") ? TEGROUP_SCALING_MXFP8_32X32 : TEGROUP_SCALING_MXFP8;
+        d.d = tegroup_tensor_of(tegroup_shape_of(4, 8000, n, sizes), IS("dgrad") ? k : n, IS("F32 results") ? TEGROUP_DTYPE_F32 : IS("F16 results") ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, NULL);
+        if (IS("even groups")) d.d = tegroup_tensor_uniform(4, 2000, n, TEGROUP_DTYPE_BF16, NULL);
+        if (IS("accumulate")) d.accumulate = 1, d.d.dtype = TEGROUP_DTYPE_F32;
+        if (IS("c")) d.c = d.d;
+        if (IS("bias")) d.bias = tegroup_tensor_uniform(4, 1, n, TEGROUP_DTYPE_F32, NULL);
+        if (IS("rows of MXFP8")) d.a.dtype = TEGROUP_DTYPE_F8E4M3, d.a.scaling = TEGROUP_SCALING_MXFP8;
+        if (IS("odd ld")) d.b.ld = k + 8;
+        if (IS("odd stride of groups")) d.b.group_stride = n * k + 8;
+        if (IS("strides of scales")) d.b.scale_outer_stride = 4, d.b.scale_inner_stride = 1;
+        if (IS("parts of scales")) d.b.scale_parts = 2;
+        if (IS("words of scales")) d.b.scale_dtype = TEGROUP_DTYPE_I32;
+        if (IS("picked rows")) d.gather_a.rows = 500;
+        d.options.expected_rows = IS("1,536 rows a group") ? 4 * 1536 : IS("more rows a group") ? 4 * 1536 + 1 : 400;
+#undef IS
+        const tegroup_status status = tegroup_plan_make(&d, &target, &plan, &error);
+        if (status != TEGROUP_OK) fprintf(stderr, "%s: %s %s\n", what, error.field, error.rule);
+        ASSERT_EQ(status, TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
+        ASSERT_STREQ("decoded b", layout.items[1].name);
+        if ((layout.items[1].bytes == 0) != rows[i].holds) fprintf(stderr, "%s\n", what);
+        ASSERT_EQ(layout.items[1].bytes == 0, rows[i].holds);
+        ASSERT_EQ(layout.count, rows[i].holds && strcmp(what, "rows of MXFP8") != 0 ? 2 : 3);
+    }
+}
+
 /* What TMA reads as it is must lie as TMA asks, beside a decoded operand, too. */
 TEST(explain, hopper_refuses_beside_what_it_decodes) {
     const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
@@ -730,19 +780,29 @@ TEST(explain, hopper_refuses_beside_what_it_decodes) {
     d.b.scaling = TEGROUP_SCALING_MXFP4;
     d.d = tegroup_tensor_of(tegroup_shape_of(2, 64, 64, sizes), 64, TEGROUP_DTYPE_BF16, NULL);
     ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
-    /* The time to decode is predicted, too: at least that of the bytes at 4.8 TB/s, the data sheet's. */
-    tegroup_verdict decoded[BACKENDS], plain[BACKENDS];
+    /* The time to decode is predicted, too: at least that of the bytes at 4.8 TB/s, the data sheet's. Weights that are decoded in
+     * registers are read as codes; with scales at strides, or so many rows that decoding once is faster, they are written, too. */
+    tegroup_verdict decoded[BACKENDS], held[BACKENDS], plain[BACKENDS];
     other = d;
     other.b.shape.groups = other.a.shape.groups = other.d.shape.groups = 128;
     other.b.shape.rows = other.d.shape.cols = 4096;
     other.b.shape.cols = other.a.shape.cols = 2048;
     other.a.ld = other.b.ld = other.d.ld = 0;
+    ASSERT_EQ(tegroup_explain(&other, &target, held, &error), TEGROUP_OK);
+    other.b.scale_outer_stride = 64;
+    other.b.scale_inner_stride = 1;
     ASSERT_EQ(tegroup_explain(&other, &target, decoded, &error), TEGROUP_OK);
+    other.b.scale_outer_stride = other.b.scale_inner_stride = 0;
     other.b.dtype = TEGROUP_DTYPE_BF16;
     other.b.scaling = TEGROUP_SCALING_NONE;
     ASSERT_EQ(tegroup_explain(&other, &target, plain, &error), TEGROUP_OK);
     ASSERT_GT(plain[0].predicted_us, 0);
     ASSERT_GT(decoded[0].predicted_us, plain[0].predicted_us + 128.0 * 4096 * 2048 * 2.5 / 4.8e6);
+    ASSERT_EQ(held[0].predicted_us, 0);
+    ASSERT_GT(held[0].quantised_us, 128.0 * 4096 * 2048 * 0.5 / 4.8e6);
+    ASSERT_LT(held[0].quantised_us, 0.75 * held[0].bf16_us);
+    ASSERT_EQ(held[0].workspace_bytes, 0);
+    ASSERT_TRUE(decoded[0].workspace_bytes >= (size_t)128 * 4096 * 2048 * 2);
     other = d;
     other.a.ld = 100;
     ASSERT_EQ(tegroup_plan_make(&other, &target, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
