@@ -16,8 +16,8 @@
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the two warpgroups, which share a tile, decodes
- * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written.
- * Values and the order of sums are those of the kernels of BF16, and so are the results' bits. */
+ * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and
+ * the order of sums are those of the kernels of BF16, and so are the results' bits. */
 
 template <int BITS_, int ROWS_, int K_, int SLABS_>
 struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
@@ -322,9 +322,8 @@ static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_co
 #define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, slabs)                                                \
     {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>>,       \
      tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>::SHARED_BYTES},
-    static const tegroup_impl_sm90_weights_code
-        code[TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
-            TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
+    static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
+        TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
     return &code[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }

@@ -22,8 +22,9 @@
 enum { /* behind the kernels of sm90_kernels.h */
     TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
 #define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, slabs) TEGROUP_IMPL_SM90_##name,
-    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END
+    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
+    TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
 #define TEGROUP_IMPL_SM90_WEIGHTS_COLS 128 /* columns of D that a tile has, 64 for each warpgroup */
@@ -40,9 +41,8 @@ typedef struct tegroup_impl_sm90_weights_row {
 
 static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, slabs) {bits, rows, k},
-    static const tegroup_impl_sm90_weights_row
-        rows[TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
-            TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
+    static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
+        TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }

@@ -11,7 +11,7 @@ nvcc=${NVCC:-$(command -v nvcc || true)}
 [ -n "$nvcc" ] || { echo "skip emulated needs nvcc: set NVCC or put it on PATH"; exit 0; }
 command -v g++ >/dev/null || { echo "skip emulated needs g++: apt-get install g++"; exit 0; }
 export TEGROUP_TEST_SCALE="${EMULATED_SCALE:-0.002}" TEGROUP_TEST_BACKENDS=sm90,portable LD_LIBRARY_PATH="$PWD/$out"
-programs=${*:-test_quantize_gpu test_formats_gpu test_fp8_gpu test_moe_layer_gpu}
+programs=${*:-test_quantize_gpu test_formats_gpu test_fp8_gpu test_moe_layer_gpu test_decoded_gpu}
 failed=0
 mkdir -p $out
 # shellcheck disable=SC2086,SC2046 # a list of names
@@ -50,6 +50,14 @@ run() { # program, what its tests are told as, its arguments
     grep -aq '^not ok ' "$log" || echo "not ok $as: exit $code"
 }
 for program in $programs; do
+    if [ "$program" = test_decoded_gpu ]; then # its large products take minutes here
+        usual=$TEGROUP_TEST_SCALE
+        TEGROUP_TEST_SCALE=${EMULATED_SCALE:-0.1}
+        run "$program" "$program" '--filter=decoded_gpu.weights_in_registers'
+        run "$program" "$program" '--filter=decoded_gpu.every_code*'
+        TEGROUP_TEST_SCALE=$usual
+        continue
+    fi
     run "$program" "$program"
     [ "$program" != test_moe_gpu ] ||
         EMULATOR_TOGETHER=1 run "$program" "$program, no grid runs together" --filter=moe_gpu.permutation_equals_the_cpus
