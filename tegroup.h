@@ -750,7 +750,8 @@ typedef struct tegroup_options {
                                                  numerics_id of its own, and refuses other addresses then; not for
                                                  lists */
     int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
-                                          algorithm, and so its numerics_id, may follow it */
+                                          algorithm, and so its numerics_id, may follow it, and whether SM90 decodes
+                                          weights in workspace or in registers (docs/formats.md) */
     int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = unknown: SM90 takes groups to be
                                               as uneven as routers make them, PORTABLE to be even. Speed only: of
                                               CUBLASLT_GROUPED's algorithms those that tegroup_plan_tune has to try
@@ -828,7 +829,8 @@ typedef struct tegroup_gemm_desc {
                                     copy serves where a scale is chosen for as many rows as columns: TENSOR,
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
-                                    order of copies, too: docs/formats.md. Scales of both are of one
+                                    order of copies, too, as SM90 has for the address of weights: docs/formats.md.
+                                    Scales of both are of one
                                     type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
                                     plain: a, or in a WGRAD b. CPU                                                 */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
@@ -2405,7 +2407,8 @@ TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc
 
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
  * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
- * takes the saved choice if it is offered again: no address is ever taken from the bytes. size:
+ * takes the saved choice if it is offered again (SM90 offers others where expected_rows, or what else decides it, has
+ * weights decoded elsewhere: docs/formats.md): no address is ever taken from the bytes. size:
  * TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc
  * here, that is what tegroup_plan_make says. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
@@ -8536,9 +8539,9 @@ static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
-/* Whether a product decodes its weights in registers: a forward product whose results have two bytes and are added to
- * nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once is faster. The
- * plan keeps the answer, as a call has no workspace to decode into but its plan's. */
+/* Whether a product holds its weights: decodes them in registers. It is a forward product whose results have two bytes
+ * and are added to nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once
+ * is faster. The plan keeps the answer, as a call has no workspace to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *b = &desc->b;
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b->dtype);
@@ -8546,8 +8549,8 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return p->op == TEGROUP_OP_FORWARD && tegroup_impl_scaled_by_8_bits(b->scaling)
            && (b->dtype == TEGROUP_DTYPE_F8E4M3 || b->dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && !desc->functor
-           && p->k > 0 && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
+           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && p->k > 0
+           && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
 }
 

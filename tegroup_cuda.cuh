@@ -10367,9 +10367,9 @@ static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
 
 /* Scales of weights that are decoded in registers (sm90_weights.h), swizzled in tiles of 128 x 4. */
 typedef struct tegroup_impl_sm90_weights {
-    int64_t each;  /* bytes of a group's, where all have one buffer */
-    int64_t lines; /* bytes from 128 lines to the next 128 */
-    int32_t e4m3;  /* of 16 of k each, in E4M3; else of 32, in E8M0 */
+    int64_t group_bytes; /* of a group's, where all have one buffer */
+    int64_t lines_bytes; /* of 128 lines' */
+    int32_t e4m3;        /* of 16 of k each, in E4M3; else of 32, in E8M0 */
 } tegroup_impl_sm90_weights;
 
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
@@ -10417,7 +10417,7 @@ typedef struct tegroup_impl_sm90_item {
 
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
- * added), whether the epilogue has an activation of gates and ups, or its gradient. */
+ * added but, with ADDS_BIAS, a bias), whether the epilogue has an activation of gates and ups, or its gradient. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
@@ -10444,7 +10444,7 @@ struct tegroup_impl_sm90_shape {
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || !ACTIVATES, "an activation's sets are not turned");
     static constexpr bool ADDS_BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(OP, COLS, FLIPS);
-    /* Whether operands keep the scales of groups that their values are to be multiplied by. */
+    /* Whether alpha takes the scales of groups (global_scale_inv) here; else no operand has any. */
     static constexpr bool SCALES_GROUPS = false;
     /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
      * stores. */
@@ -10457,8 +10457,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;  /* elements that a column of A's tensor map is */
-    static constexpr int B_BOXES = 1; /* boxes of B, side by side, that a stage has of a fitting tile */
+    static constexpr int A_UNIT = 1;  /* elements that a column of the weights' tensor map is, in a fitting tile */
+    static constexpr int B_BOXES = 1; /* boxes of rows, side by side, that a stage of a fitting tile has */
     static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
@@ -10956,6 +10956,7 @@ template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_terms<SHAPE
                                                    : 0.0f;
         }
     }
+    /* Never called: a flipped tile has no C. */
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
     /* x: two columns of the upper line, then two of the lower one. */
     __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
@@ -11494,8 +11495,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             if (SHAPE::SCALE_BYTES > 0)
                 tegroup_impl_bulk_load(to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES, scales_of(item, k0),
                                        scale_bytes(item, k0), full);
-        }
-        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        } else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -11517,9 +11517,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item, int32_t k0) const {
         const tegroup_tensor &b = call.call.desc.b;
         const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
-                                                    : (const char *)b.scale_inv + item.group * call.weights.each;
-        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines
-               + k0 / (call.weights.e4m3 ? 64 : 128) * 512;
+                                                    : (const char *)b.scale_inv + item.group * call.weights.group_bytes;
+        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines_bytes
+               + ((int64_t)k0 >> (call.weights.e4m3 ? 6 : 7)) * 512; /* 4 scales are of 64 or 128 of k */
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
@@ -12557,13 +12557,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 template <int BITS_, int ROWS_, int K_, int SLABS_>
 struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> base;
+    /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int A_UNIT = 8 / BITS, B_BOXES = K / 64;
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
     static constexpr int A_BYTES = base::TILE_M * LINE,
-                         SCALE_BYTES = 1024,
+                         SCALE_BYTES = 1024, /* also where K has half: a stage begins at a multiple of 1,024 */
                          STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
@@ -13681,10 +13682,6 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
         TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                           1, t->scale_parts);
-        TEGROUP_IMPL_RULE(t->scale_dtype != TEGROUP_DTYPE_I32, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
-                          "must be as planned, the scaling's own", TEGROUP_DTYPE_UNSET, t->scale_dtype);
-        TEGROUP_IMPL_RULE(!tegroup_impl_scales_strided(t, 0), ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
-                          "must be 0, as planned", 0, t->scale_outer_stride);
         TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
                           ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
                           "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
@@ -14071,8 +14068,8 @@ static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegro
         tegroup_impl_scale_grid_alone(b, facts, tegroup_impl_sides_of(b->shape.rows, b->shape.cols), 0);
     tegroup_impl_sm90_weights weights;
     memset(&weights, 0, sizeof weights);
-    weights.each = grid.count;
-    weights.lines = grid.inner_extent * 128;
+    weights.group_bytes = grid.count;
+    weights.lines_bytes = grid.inner_extent * 128;
     weights.e4m3 = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3;
     return weights;
 }

@@ -59,7 +59,8 @@ typedef struct tegroup_gemm_desc {
                                     copy serves where a scale is chosen for as many rows as columns: TENSOR,
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
-                                    order of copies, too: docs/formats.md. Scales of both are of one
+                                    order of copies, too, as SM90 has for the address of weights: docs/formats.md.
+                                    Scales of both are of one
                                     type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
                                     plain: a, or in a WGRAD b. CPU                                                 */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same

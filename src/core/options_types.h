@@ -51,7 +51,8 @@ typedef struct tegroup_options {
                                                  numerics_id of its own, and refuses other addresses then; not for
                                                  lists */
     int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
-                                          algorithm, and so its numerics_id, may follow it */
+                                          algorithm, and so its numerics_id, may follow it, and whether SM90 decodes
+                                          weights in workspace or in registers (docs/formats.md) */
     int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = unknown: SM90 takes groups to be
                                               as uneven as routers make them, PORTABLE to be even. Speed only: of
                                               CUBLASLT_GROUPED's algorithms those that tegroup_plan_tune has to try

@@ -55,9 +55,9 @@ static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
-/* Whether a product decodes its weights in registers: a forward product whose results have two bytes and are added to
- * nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once is faster. The
- * plan keeps the answer, as a call has no workspace to decode into but its plan's. */
+/* Whether a product holds its weights: decodes them in registers. It is a forward product whose results have two bytes
+ * and are added to nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once
+ * is faster. The plan keeps the answer, as a call has no workspace to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *b = &desc->b;
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b->dtype);
@@ -65,8 +65,8 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return p->op == TEGROUP_OP_FORWARD && tegroup_impl_scaled_by_8_bits(b->scaling)
            && (b->dtype == TEGROUP_DTYPE_F8E4M3 || b->dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && !desc->functor
-           && p->k > 0 && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
+           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && p->k > 0
+           && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
 }
 

@@ -111,6 +111,7 @@ template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_terms<SHAPE
                                                    : 0.0f;
         }
     }
+    /* Never called: a flipped tile has no C. */
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
     /* x: two columns of the upper line, then two of the lower one. */
     __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {

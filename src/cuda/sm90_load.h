@@ -175,8 +175,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             if (SHAPE::SCALE_BYTES > 0)
                 tegroup_impl_bulk_load(to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES, scales_of(item, k0),
                                        scale_bytes(item, k0), full);
-        }
-        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        } else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -198,9 +197,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item, int32_t k0) const {
         const tegroup_tensor &b = call.call.desc.b;
         const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
-                                                    : (const char *)b.scale_inv + item.group * call.weights.each;
-        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines
-               + k0 / (call.weights.e4m3 ? 64 : 128) * 512;
+                                                    : (const char *)b.scale_inv + item.group * call.weights.group_bytes;
+        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines_bytes
+               + ((int64_t)k0 >> (call.weights.e4m3 ? 6 : 7)) * 512; /* 4 scales are of 64 or 128 of k */
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {

@@ -18,7 +18,6 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/problem.h"
@@ -132,10 +131,6 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
         TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                           1, t->scale_parts);
-        TEGROUP_IMPL_RULE(t->scale_dtype != TEGROUP_DTYPE_I32, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
-                          "must be as planned, the scaling's own", TEGROUP_DTYPE_UNSET, t->scale_dtype);
-        TEGROUP_IMPL_RULE(!tegroup_impl_scales_strided(t, 0), ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
-                          "must be 0, as planned", 0, t->scale_outer_stride);
         TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
                           ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
                           "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,

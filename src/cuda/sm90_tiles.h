@@ -50,9 +50,9 @@ static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
 
 /* Scales of weights that are decoded in registers (sm90_weights.h), swizzled in tiles of 128 x 4. */
 typedef struct tegroup_impl_sm90_weights {
-    int64_t each;  /* bytes of a group's, where all have one buffer */
-    int64_t lines; /* bytes from 128 lines to the next 128 */
-    int32_t e4m3;  /* of 16 of k each, in E4M3; else of 32, in E8M0 */
+    int64_t group_bytes; /* of a group's, where all have one buffer */
+    int64_t lines_bytes; /* of 128 lines' */
+    int32_t e4m3;        /* of 16 of k each, in E4M3; else of 32, in E8M0 */
 } tegroup_impl_sm90_weights;
 
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
@@ -100,7 +100,7 @@ typedef struct tegroup_impl_sm90_item {
 
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
- * added), whether the epilogue has an activation of gates and ups, or its gradient. */
+ * added but, with ADDS_BIAS, a bias), whether the epilogue has an activation of gates and ups, or its gradient. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
@@ -127,7 +127,7 @@ struct tegroup_impl_sm90_shape {
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || !ACTIVATES, "an activation's sets are not turned");
     static constexpr bool ADDS_BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(OP, COLS, FLIPS);
-    /* Whether operands keep the scales of groups that their values are to be multiplied by. */
+    /* Whether alpha takes the scales of groups (global_scale_inv) here; else no operand has any. */
     static constexpr bool SCALES_GROUPS = false;
     /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
      * stores. */
@@ -140,8 +140,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;  /* elements that a column of A's tensor map is */
-    static constexpr int B_BOXES = 1; /* boxes of B, side by side, that a stage has of a fitting tile */
+    static constexpr int A_UNIT = 1;  /* elements that a column of the weights' tensor map is, in a fitting tile */
+    static constexpr int B_BOXES = 1; /* boxes of rows, side by side, that a stage of a fitting tile has */
     static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;

@@ -22,13 +22,14 @@
 template <int BITS_, int ROWS_, int K_, int SLABS_>
 struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> base;
+    /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int A_UNIT = 8 / BITS, B_BOXES = K / 64;
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
     static constexpr int A_BYTES = base::TILE_M * LINE,
-                         SCALE_BYTES = 1024,
+                         SCALE_BYTES = 1024, /* also where K has half: a stage begins at a multiple of 1,024 */
                          STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;

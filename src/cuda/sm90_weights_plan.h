@@ -29,8 +29,8 @@ static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegro
         tegroup_impl_scale_grid_alone(b, facts, tegroup_impl_sides_of(b->shape.rows, b->shape.cols), 0);
     tegroup_impl_sm90_weights weights;
     memset(&weights, 0, sizeof weights);
-    weights.each = grid.count;
-    weights.lines = grid.inner_extent * 128;
+    weights.group_bytes = grid.count;
+    weights.lines_bytes = grid.inner_extent * 128;
     weights.e4m3 = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3;
     return weights;
 }

@@ -70,7 +70,7 @@ static const char *differs_in_bf16(uint64_t seed, const scaling_row *fa, const s
     return wrong;
 }
 
-static int64_t of_weights[5]; /* products by each kernel that decodes weights */
+static int64_t of_weights[TEGROUP_IMPL_SM90_WEIGHTS_COUNT]; /* products by each kernel that decodes weights */
 
 static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements, int64_t *compared) {
     rng r = rng_seed(seed);
@@ -131,6 +131,7 @@ TEST(decoded_gpu, weights_in_registers) {
     int64_t problems = 0, elements = 0, compared = 0;
     if (!hopper_here()) return;
     quantised_for_sm90 = 2;
+    memset(of_weights, 0, sizeof of_weights);
     for (int64_t i = 0; i < scaled(in_the_long_suite(1500, 60)); i++)
         for (int b = 1; b < FORMATS; b++)
             for (int a = 0; a < FORMATS; a++) {
@@ -270,6 +271,10 @@ static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb
     l.plain.d.data = keep(&l, room((size_t)d_count * 2, 0xff));
     if (tegroup_plan_make(&l.quantised, NULL, &plan, &error) != TEGROUP_OK || tegroup_plan_make(&l.plain, NULL, &plain_plan, &error) != TEGROUP_OK) {
         fprintf(stderr, "%s %s\n", error.field, error.rule);
+        return 0;
+    }
+    if (large_of.weights == TEGROUP_DTYPE_F8E4M3 && (!tegroup_impl_sm90_plans_weights(&plan) || plan.tile_m != (large_of.expected > 0 ? 64 : 256))) {
+        fprintf(stderr, "weights are not decoded in registers, or by tiles of %d rows\n", (int)plan.tile_m);
         return 0;
     }
     l.quantised.options.workspace_bytes = plan.workspace_bytes;
@@ -475,6 +480,79 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
             for (int i = 0; i < 6; i++) room_free(used[i]);
             free(codes), free(scales), free(got);
         }
+}
+
+/* Weights in registers: a call whose codes or scales lie where TMA cannot load them, or whose scales are in parts, is refused; of a
+ * list, groups whose codes or scales lie so are NaN, and the others right. */
+TEST(decoded_gpu, weights_that_tma_cannot_load) {
+    enum { GROUPS = 3, ROWS = 6, N = 64, K = 128, CODES = N * K / 2, SCALES = 512 };
+    if (!hopper_here()) return;
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_plan plan;
+    tegroup_gemm_desc desc, other;
+    int64_t counts[GROUPS] = {2, 2, 2};
+    uint16_t x[ROWS * K], got[ROWS * N];
+    void *const sizes = room(sizeof counts, 0);
+    copy_up(sizes, counts, sizeof counts);
+    for (int i = 0; i < ROWS * K; i++) store(TEGROUP_DTYPE_BF16, x, i, 1);
+    memset(&desc, 0, sizeof desc);
+    tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, tegroup_sizes_of(sizes, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+    void *const snapshot = room(layout.total_bytes, 0);
+    ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_BF16, room(sizeof x, 0));
+    desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F4E2M1, room(GROUPS * CODES + 16, 0x22)); /* 1 */
+    desc.b.scaling = TEGROUP_SCALING_MXFP4;
+    desc.b.scale_inv = room(GROUPS * SCALES + 16, 127); /* 1 */
+    desc.d = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_BF16, room(sizeof got, 0xff));
+    desc.options.backend = TEGROUP_BACKEND_SM90;
+    copy_up(desc.a.data, x, sizeof x);
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    ASSERT_TRUE(tegroup_impl_sm90_plans_weights(&plan));
+    ASSERT_EQ(tegroup_gemm_check(&plan, &desc, &error), TEGROUP_OK);
+    other = desc;
+    other.b.data = (char *)desc.b.data + 8;
+    ASSERT_EQ(tegroup_gemm_check(&plan, &other, &error), TEGROUP_ERROR_ALIGNMENT);
+    ASSERT_STREQ("b.data", error.field);
+    ASSERT_EQ(error.got, 8);
+    other = desc;
+    other.b.scale_inv = (char *)desc.b.scale_inv + 4;
+    ASSERT_EQ(tegroup_gemm_check(&plan, &other, &error), TEGROUP_ERROR_ALIGNMENT);
+    ASSERT_STREQ("b.scale_inv", error.field);
+    ASSERT_EQ(error.got, 4);
+    other = desc;
+    other.b.scale_parts = 2;
+    ASSERT_EQ(tegroup_gemm_check(&plan, &other, &error), TEGROUP_ERROR_PLAN);
+    ASSERT_STREQ("b.scale_parts", error.field);
+    void *codes[GROUPS], *scales[GROUPS], **lists = (void **)room(sizeof codes + sizeof scales, 0);
+    for (int g = 0; g < GROUPS; g++) {
+        codes[g] = (char *)desc.b.data + g * CODES + (g == 0 ? 8 : 0);
+        scales[g] = (char *)desc.b.scale_inv + g * SCALES + (g == 2 ? 4 : 0);
+    }
+    copy_up(lists, codes, sizeof codes);
+    copy_up(lists + GROUPS, scales, sizeof scales);
+    other = desc;
+    other.b.data = other.b.scale_inv = NULL;
+    other.b.pointers = lists;
+    other.b.scale_pointers = lists + GROUPS;
+    other.b.pointers_space = TEGROUP_SPACE_DEVICE;
+    const tegroup_status status = tegroup_plan_make(&other, NULL, &plan, &error);
+    if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
+    ASSERT_EQ(status, TEGROUP_OK);
+    ASSERT_TRUE(tegroup_impl_sm90_plans_weights(&plan));
+    ASSERT_EQ(tegroup_gemm(&plan, &other, NULL, &error), TEGROUP_OK);
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaMemcpy(got, desc.d.data, sizeof got, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < ROWS * N; i++) {
+        const double y = load(TEGROUP_DTYPE_BF16, (unsigned char *)got, i);
+        ASSERT_TRUE(i / N / 2 == 1 ? y == K : y != y);
+    }
+    void *const used[] = {sizes, snapshot, desc.a.data, desc.b.data, desc.b.scale_inv, desc.d.data, lists};
+    for (int i = 0; i < 7; i++) room_free(used[i]);
 }
 
 /* Without groups there is nothing to decode; the tail is filled, and no operand that TMA could not take is described to it. */
