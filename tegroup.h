@@ -830,9 +830,8 @@ typedef struct tegroup_gemm_desc {
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.
-                                    Scales of both are of one
-                                    type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
-                                    plain: a, or in a WGRAD b. CPU                                                 */
+                                    Scales of both are of one type (F32, F8E8M0, F8E4M3: of the scalings, see
+                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. CPU             */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
@@ -6288,7 +6287,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
              | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
-         "quantised operands are decoded to BF16, in workspace or, weights, in registers"},
+         "quantised operands are decoded to BF16 in workspace, weights of most forward products in registers"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
          TEGROUP_IMPL_BUNDLED, 16, "wgmma of FP8, whose sums of 128 of k are added in FP32; TMA asks for 16-byte rows"},
@@ -8619,11 +8618,12 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
     return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
 }
 
-/* Time in us, on an H100, of a product that decodes its weights in registers: by a rate of operations and one of codes.
- * (It is within a sixth of those of docs/lab/decoded.md that have a few rows a group, or hundreds.) */
+/* Time in us, on an H100, of a product that decodes its weights in registers: by a rate of operations, one of codes,
+ * and what it takes to begin, fitted to docs/lab/decoded.md. (It is within a sixth of products that have a few rows a
+ * group, or hundreds.) */
 #define TEGROUP_IMPL_SM90_HELD_TFLOPS   540.0
 #define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.3 : 1.5)
-#define TEGROUP_IMPL_SM90_HELD_US       8.0 /* to begin */
+#define TEGROUP_IMPL_SM90_HELD_US       8.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b);
     const double weight = (double)p->n * (double)p->k,
@@ -8651,18 +8651,18 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
 
 /* ==== [69] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
-/* The kernel rows, one on each line: KERNEL(name, bits, rows, k, slabs). bits: of a code; rows: of D, the most that a
+/* The kernel rows, one on each line: KERNEL(name, bits, rows, k). bits: of a code; rows: of D, the most that a
  * fitting tile has, beside 128 columns of D; k: of a pipeline stage. Tall tiles decode a weight for 256 rows; low ones
  * have more bytes of codes under way. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
-    KERNEL(WEIGHTS8_64X128, 8, 64, 128, 2)                                                                             \
-    KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
-    KERNEL(WEIGHTS4_64X128, 4, 64, 128, 2)                                                                             \
-    KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
+    KERNEL(WEIGHTS8_64X128, 8, 64, 128)                                                                                \
+    KERNEL(WEIGHTS8_256X128, 8, 256, 64)                                                                               \
+    KERNEL(WEIGHTS4_64X128, 4, 64, 128)                                                                                \
+    KERNEL(WEIGHTS4_256X128, 4, 256, 64)
 
 enum { /* behind the kernels of sm90_kernels.h */
     TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
-#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, slabs) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
     TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
@@ -8681,7 +8681,7 @@ typedef struct tegroup_impl_sm90_weights_row {
 } tegroup_impl_sm90_weights_row;
 
 static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, slabs) {bits, rows, k},
+#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k) {bits, rows, k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW

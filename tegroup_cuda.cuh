@@ -10358,7 +10358,8 @@ enum {
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
     TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
     TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
-    TEGROUP_IMPL_SM90_LINE = 128,     /* bytes of a stage for each line and column of a tile: TMA's widest swizzle */
+    /* bytes of a stage for each line and column of a tile, but for a line of codes: TMA's widest swizzle */
+    TEGROUP_IMPL_SM90_LINE = 128,
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
@@ -10816,7 +10817,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
             if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
                 && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
-                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* as where codes are */
+                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* NaN, as of codes at such an address */
         }
         if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
         buffer(desc.d.pointers, TEGROUP_IMPL_D, item);
@@ -12554,9 +12555,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
  * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and
  * the order of sums are those of the kernels of BF16, and so are the results' bits. */
 
-template <int BITS_, int ROWS_, int K_, int SLABS_>
-struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
-    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> base;
+template <int BITS_, int ROWS_, int K_>
+struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> {
+    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
@@ -12568,7 +12569,7 @@ struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, f
                          STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && SLABS_ > 1 && A_BYTES % 1024 == 0, "a ring; swizzled operands");
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && A_BYTES % 1024 == 0, "a ring; swizzled operands");
     static constexpr bool AHEAD = BITS == 4 || COLS == 64; /* what was faster: docs/lab/decoded.md */
     /* Codes are read in chunks of 16 bytes, of which a line has a power of two, permuted as TMA does. */
     static constexpr int CHUNKS = LINE / 16;
@@ -12855,9 +12856,9 @@ typedef struct tegroup_impl_sm90_weights_code {
 } tegroup_impl_sm90_weights_code;
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, slabs)                                                \
-    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>>,       \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k)                                                \
+    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k>>,       \
+     tegroup_impl_sm90_weights_shape<bits, rows, k>::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
@@ -13434,7 +13435,7 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel. What it decodes into workspace follows from its own, and stays as it is. */
+/* Whether a plan may take a kernel. One that decodes weights elsewhere than the plan's would need another workspace. */
 static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;

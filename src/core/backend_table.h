@@ -33,7 +33,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
              | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
-         "quantised operands are decoded to BF16, in workspace or, weights, in registers"},
+         "quantised operands are decoded to BF16 in workspace, weights of most forward products in registers"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
          TEGROUP_IMPL_BUNDLED, 16, "wgmma of FP8, whose sums of 128 of k are added in FP32; TMA asks for 16-byte rows"},

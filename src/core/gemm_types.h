@@ -60,9 +60,8 @@ typedef struct tegroup_gemm_desc {
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.
-                                    Scales of both are of one
-                                    type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
-                                    plain: a, or in a WGRAD b. CPU                                                 */
+                                    Scales of both are of one type (F32, F8E8M0, F8E4M3: of the scalings, see
+                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. CPU             */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */

@@ -94,7 +94,7 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel. What it decodes into workspace follows from its own, and stays as it is. */
+/* Whether a plan may take a kernel. One that decodes weights elsewhere than the plan's would need another workspace. */
 static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;

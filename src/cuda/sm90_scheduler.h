@@ -326,7 +326,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
             if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
                 && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
-                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* as where codes are */
+                item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* NaN, as of codes at such an address */
         }
         if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
         buffer(desc.d.pointers, TEGROUP_IMPL_D, item);

@@ -41,7 +41,8 @@ enum {
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
     TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
     TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
-    TEGROUP_IMPL_SM90_LINE = 128,     /* bytes of a stage for each line and column of a tile: TMA's widest swizzle */
+    /* bytes of a stage for each line and column of a tile, but for a line of codes: TMA's widest swizzle */
+    TEGROUP_IMPL_SM90_LINE = 128,
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 

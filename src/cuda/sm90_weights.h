@@ -19,9 +19,9 @@
  * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and
  * the order of sums are those of the kernels of BF16, and so are the results' bits. */
 
-template <int BITS_, int ROWS_, int K_, int SLABS_>
-struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> {
-    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, SLABS_, true> base;
+template <int BITS_, int ROWS_, int K_>
+struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> {
+    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
@@ -33,7 +33,7 @@ struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, f
                          STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && SLABS_ > 1 && A_BYTES % 1024 == 0, "a ring; swizzled operands");
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && A_BYTES % 1024 == 0, "a ring; swizzled operands");
     static constexpr bool AHEAD = BITS == 4 || COLS == 64; /* what was faster: docs/lab/decoded.md */
     /* Codes are read in chunks of 16 bytes, of which a line has a power of two, permuted as TMA does. */
     static constexpr int CHUNKS = LINE / 16;
@@ -320,9 +320,9 @@ typedef struct tegroup_impl_sm90_weights_code {
 } tegroup_impl_sm90_weights_code;
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, slabs)                                                \
-    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>>,       \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, slabs>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k)                                                \
+    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k>>,       \
+     tegroup_impl_sm90_weights_shape<bits, rows, k>::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE

@@ -10,18 +10,18 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_decoded.h"
 
-/* The kernel rows, one on each line: KERNEL(name, bits, rows, k, slabs). bits: of a code; rows: of D, the most that a
+/* The kernel rows, one on each line: KERNEL(name, bits, rows, k). bits: of a code; rows: of D, the most that a
  * fitting tile has, beside 128 columns of D; k: of a pipeline stage. Tall tiles decode a weight for 256 rows; low ones
  * have more bytes of codes under way. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
-    KERNEL(WEIGHTS8_64X128, 8, 64, 128, 2)                                                                             \
-    KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
-    KERNEL(WEIGHTS4_64X128, 4, 64, 128, 2)                                                                             \
-    KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
+    KERNEL(WEIGHTS8_64X128, 8, 64, 128)                                                                                \
+    KERNEL(WEIGHTS8_256X128, 8, 256, 64)                                                                               \
+    KERNEL(WEIGHTS4_64X128, 4, 64, 128)                                                                                \
+    KERNEL(WEIGHTS4_256X128, 4, 256, 64)
 
 enum { /* behind the kernels of sm90_kernels.h */
     TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
-#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, slabs) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
     TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
@@ -40,7 +40,7 @@ typedef struct tegroup_impl_sm90_weights_row {
 } tegroup_impl_sm90_weights_row;
 
 static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, slabs) {bits, rows, k},
+#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k) {bits, rows, k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW

@@ -2,7 +2,8 @@
 # Plant the faults of gpu_faults.txt in the kernels and run gpu.cu against each on this machine's GPU: tests/teeth/gpu.sh [NAME...]
 #
 # As tests/teeth/run.sh: one line a fault, "caught NAME by TEST", "MISSED NAME" or "ERROR NAME what"; the last line counts. Of a fault
-# only the test that it names is run; the library as it is must pass all of them. TEETH_JOBS faults are compiled at a time. Without nvcc or a GPU it says so and skips.
+# only the test that it names is run; the library as it is must pass all of them. TEETH_JOBS faults are compiled at a time. Without
+# nvcc or a GPU it says so and skips.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 self=tests/teeth/gpu.sh
