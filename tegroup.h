@@ -534,6 +534,9 @@ typedef struct tegroup_tensor {
     int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
                                              scales of its own, one after another (gate and up: 2); 0 = 1     */
     tegroup_columnwise_order columnwise_order;
+    tegroup_dtype   columnwise_dtype;     /* UNSET = dtype. F32, F16 or BF16, with a scaling: the columnwise copy is not
+                                             quantised, but the values as they were: [as data], AS_DATA, without scales.
+                                             Layers whose products sum over rows multiply these values           */
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;
@@ -1501,6 +1504,7 @@ typedef struct tegroup_mlp_format {
     tegroup_dtype      scale_dtype;
     int32_t            scale_strides;    /* 1 = set                                                              */
     tegroup_columnwise_order columnwise_order;
+    tegroup_dtype      columnwise_dtype;
     tegroup_scale_rule rule;
 } tegroup_mlp_format;
 
@@ -1978,6 +1982,8 @@ typedef struct tegroup_moe_format {
     tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
     tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
                                                   would serve: there is a copy of its own then                     */
+    tegroup_dtype      columnwise_dtype; /* tokens' dtype: wgrad reads the values as they were, in place of such a copy;
+                                            UNSET = it reads codes                                                */
     tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
 } tegroup_moe_format;
 
@@ -3851,6 +3857,11 @@ typedef struct tegroup_impl_scale_grid {
     int32_t parts, swizzled, packed, columnwise;
 } tegroup_impl_scale_grid;
 
+/* Does the columnwise copy hold values as they were, and no codes? */
+TEGROUP_IMPL_HD int tegroup_impl_keeps_values(const tegroup_tensor *t) {
+    return t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+}
+
 /* Are the scales of a copy at strides? Those of the columnwise one never are. */
 TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int columnwise) {
     return !columnwise && t->scale_outer_stride > 0;
@@ -4005,7 +4016,7 @@ static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int c
     const int64_t groups = t->shape.groups;
     tegroup_impl_scale_grid grid;
     int64_t word, unit;
-    if (t->scaling == TEGROUP_SCALING_NONE) return 0;
+    if (t->scaling == TEGROUP_SCALING_NONE || (columnwise && tegroup_impl_keeps_values(t))) return 0;
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
     if (tegroup_impl_scales_strided(t, columnwise)) {
         const int64_t lines = tegroup_impl_scale_lines(t, &grid);
@@ -4102,10 +4113,17 @@ static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) 
         shape->cols);
 }
 
+/* The type of a copy's elements. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, int columnwise) {
+    return columnwise && tegroup_impl_keeps_values(t) ? t->columnwise_dtype : t->dtype;
+}
+
 /* Bytes of a copy's elements. */
 static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+    tegroup_tensor copy = *t;
     int64_t bits;
-    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(t);
+    copy.dtype = tegroup_impl_copy_dtype(t, columnwise);
+    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(&copy);
     bits = tegroup_impl_mul(tegroup_impl_transposed_capacity(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
@@ -4133,7 +4151,8 @@ typedef enum tegroup_impl_operand {
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
-    X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
+    X(COLUMNWISE_ORDER, name ".columnwise_order") X(COLUMNWISE_DTYPE, name ".columnwise_dtype")                    \
+    X(GLOBAL_SCALE_INV, name ".global_scale_inv")                                                                  \
     X(COLUMNWISE_DATA, name ".columnwise_data") X(COLUMNWISE_POINTERS, name ".columnwise_pointers")                \
     X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
     X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
@@ -4422,6 +4441,24 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
+/* A columnwise copy of values as they were. */
+static inline tegroup_status tegroup_impl_check_values(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    if (!tegroup_impl_keeps_values(t)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE_ENUM(t->columnwise_dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPE, t->scaling != TEGROUP_SCALING_NONE, ERROR_COMBINATION,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "does not go without a scaling", TEGROUP_DTYPE_UNSET,
+                         t->columnwise_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> t->columnwise_dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
+                         "must be unset or one of values that are not quantised", dtypes, t->columnwise_dtype);
+    TEGROUP_IMPL_RULE(t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be AS_DATA with columnwise_dtype",
+                      TEGROUP_COLUMNWISE_AS_DATA, t->columnwise_order);
+    return TEGROUP_OK;
+}
+
 /* What of a tensor's fields belongs to its scaling. */
 static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -4449,6 +4486,7 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(!none || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "does not go without a scaling", TEGROUP_COLUMNWISE_AS_DATA,
                       t->columnwise_order);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_values(t, name, error));
     TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
     if (none) return TEGROUP_OK;
@@ -4872,6 +4910,25 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
 }
 
+/* A refusal where something is about a columnwise copy that is quantised. */
+#define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
+    TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
+                      "must be 0 with columnwise_dtype: that copy is a plain tensor", 0, 1)
+
+/* The columnwise copy of values by itself. */
+static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
+    tegroup_tensor values;
+    memset(&values, 0, sizeof values);
+    values.shape = t->shape;
+    values.dtype = t->columnwise_dtype;
+    values.ld = t->ld;
+    values.group_stride = t->group_stride;
+    values.data = t->columnwise_data;
+    values.pointers = t->columnwise_pointers;
+    values.pointers_space = t->pointers_space;
+    return values;
+}
+
 /* The tensor with one copy in the place of the rowwise one. */
 static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
@@ -4948,19 +5005,24 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
                                                      const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int listed = tegroup_impl_listed(t);
+    const int listed = tegroup_impl_listed(t), values = columnwise && tegroup_impl_keeps_values(t);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
+    TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
+                      "must be NULL with columnwise_dtype: values have no scales", 0, 1);
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
-                                                  tegroup_impl_element(t->dtype), paths.data, error));
+                                                  tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),
+                                                  paths.data, error));
         return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise),
                                         tegroup_impl_element(tegroup_impl_scale_dtype(t, facts)), paths.scales, error);
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), paths.data, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), paths.scales, error));
+    if (!values)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), paths.scales, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, paths.data, error));
+    if (values) return TEGROUP_OK;
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
@@ -6038,6 +6100,11 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
+TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
+    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
+}
+
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
 static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
@@ -6189,6 +6256,13 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        TEGROUP_IMPL_RULE_AS(DTYPE,
+                             !tegroup_impl_keeps_values(operands[i])
+                                 || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
+                             ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
+                             "must be unset where rows are summed: those values are an operand of their own",
+                             TEGROUP_DTYPE_UNSET, operands[i]->columnwise_dtype);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
@@ -6665,11 +6739,6 @@ static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
     return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
 }
 
-/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
-TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
-    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
-}
-
 /* Does a product read a transposed copy? Asked of a plan; a call that lacks that copy may read the rowwise one. */
 static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
     return (operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling) != TEGROUP_SCALING_NONE
@@ -6680,7 +6749,8 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
  * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
 static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+    return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
+           || facts->choice_outer != facts->block_inner;
 }
 
 /* Which copy of a or b a product reads. */
@@ -12010,6 +12080,23 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
     return tegroup_impl_check_plain(dy, grad_output, error);
 }
 
+/* Values are kept of what an activation makes. */
+static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc *desc, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "must be NULL with columnwise_dtype, unless an activation makes values: input is that copy", 0, 1);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset but for ragged rows of one buffer",
+                      TEGROUP_DTYPE_UNSET, t->columnwise_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, t->columnwise_dtype == desc->input.dtype, ERROR_DTYPE,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be that of what the values are made of",
+                         desc->input.dtype, t->columnwise_dtype);
+    return TEGROUP_OK;
+}
+
 /* One amax for all of a group, which the scales wait for. */
 TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts) {
     return (tegroup_impl_scaled_as_one(facts) && desc->rule.method != TEGROUP_SCALE_GIVEN)
@@ -12057,6 +12144,13 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
                                     TEGROUP_IMPL_PATH(SCALE), error);
 }
 
+/* A gradient's values may take input's place. */
+static inline int tegroup_impl_kept_in_place(const tegroup_quantize_desc *desc) {
+    const tegroup_tensor *t = &desc->output;
+    return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
+           && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
+}
+
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_quantize_names *names,
@@ -12080,7 +12174,9 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     buffers[count++] =
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
-    buffers[count++] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
+    buffers[count] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
+    if (tegroup_impl_kept_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
+    count++;
     buffers[count++] = index;
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
@@ -12122,6 +12218,7 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_kept(desc, output, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
@@ -12162,6 +12259,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
                       desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &input, error));
+    TEGROUP_IMPL_RULE_NO_VALUES(t, desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
     TEGROUP_IMPL_RULE_AS(SCALING, desc->output.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "output.scaling",
                          "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
@@ -12350,6 +12448,46 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
     made.grad_output.dtype = desc->grad_output.dtype;
     made.grad_row_scale = desc->grad_row_scale;
     return made;
+}
+
+/* Rows of one buffer as a matrix. */
+static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
+/* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
+static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error) {
+    const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
+    tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
+    tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
+    forward.snapshot = backward.snapshot = desc->output.shape.snapshot;
+    forward.input = backward.input = tegroup_impl_rows_matrix(&desc->input);
+    forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
+    if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
+    backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
+    return tegroup_impl_activation_backward_run(&backward, stream, error);
+}
+
+/* What is left to quantise: those values, rowwise. */
+static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+    tegroup_quantize_desc rest = *desc;
+    rest.input = tegroup_impl_values_of(&desc->output);
+    rest.activation = TEGROUP_ACTIVATION_UNSET;
+    rest.interleaved = 0;
+    rest.alpha = rest.limit = 0;
+    memset(&rest.row_scale, 0, sizeof rest.row_scale);
+    memset(&rest.grad_output, 0, sizeof rest.grad_output);
+    memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
+    rest.output.columnwise_data = NULL;
+    rest.output.columnwise_dtype = TEGROUP_DTYPE_UNSET;
+    return rest;
 }
 
 /* Where a row of an operand begins, of which `first` is the first element. */
@@ -12658,9 +12796,9 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
     return pass;
 }
 
-/* What has been checked. */
-static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
+/* What has been checked, and keeps no values. */
+static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
@@ -12689,6 +12827,19 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
     pass.spans_rows = 0;
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
     return TEGROUP_OK;
+}
+
+/* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
+ * from where they are. */
+static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    tegroup_quantize_desc rest;
+    if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
+        return tegroup_impl_quantize_codes(desc, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, stream, error));
+    rest = tegroup_impl_quantize_rest(desc);
+    return tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE) ? tegroup_impl_quantize_codes(&rest, stream, error)
+                                                                     : TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -13033,16 +13184,39 @@ static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int p
 /* The tensor whose presence asks for a product. */
 static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
 
-/* The names by which errors call a product's operands. */
-static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_layer *layer, int product) {
-    tegroup_impl_names names = *tegroup_impl_gemm_names();
+/* Does a product multiply the operand's values as they were, which its columnwise copy holds? */
+static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
+    const int tensor = tegroup_impl_layer_role(layer, product, operand);
+    return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
+           && tegroup_impl_keeps_values(layer->tensor[tensor])
+           && tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand);
+}
+
+/* The names by which errors call a product's operands. It points into itself. */
+typedef struct tegroup_impl_layer_names {
+    tegroup_impl_names names;
+    tegroup_impl_name values[2]; /* of A and B, where they are values of a columnwise copy */
+} tegroup_impl_layer_names;
+
+static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
+                                               tegroup_impl_layer_names *of) {
     int operand;
+    of->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
-        if (tensor != TEGROUP_IMPL_LINEAR_NONE) names.operand[operand] = layer->name[tensor];
+        if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
+        of->names.operand[operand] = layer->name[tensor];
+        if (tegroup_impl_layer_reads_values(layer, product, operand)) {
+            tegroup_impl_name *name = &of->values[operand];
+            *name = *layer->name[tensor];
+            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE);
+            name->dtype = "must equal that of the values it is multiplied with";
+            name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
+            name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);
+            of->names.operand[operand] = name;
+        }
     }
-    names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
-    return names;
+    of->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
 static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
@@ -13078,7 +13252,10 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     gemm->space = layer->space;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
-        if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
+        if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor])
+            *operands[operand] = tegroup_impl_layer_reads_values(layer, product, operand)
+                                     ? tegroup_impl_values_of(layer->tensor[tensor])
+                                     : *layer->tensor[tensor];
     }
     gemm->gather_a = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_A));
     gemm->gather_b = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_B));
@@ -13233,15 +13410,16 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
                                                      const tegroup_target *target, tegroup_linear_plan *plan,
                                                      tegroup_error *error) {
-    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    tegroup_impl_layer_names of;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
+    tegroup_impl_layer_names_of(layer, product, &of);
     tegroup_impl_layer_product(layer, product, &gemm);
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
     plan->weight_layout = layer->weight_layout;
-    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &of.names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
 }
@@ -13251,7 +13429,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
-    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    tegroup_impl_layer_names of;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
@@ -13262,6 +13440,7 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
+    tegroup_impl_layer_names_of(layer, product, &of);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
@@ -13269,8 +13448,8 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &names, error));
-    return apart ? tegroup_impl_check_overlaps(one, gemm, &names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &of.names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &of.names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
@@ -13707,6 +13886,7 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_ml
     t.scale_outer_stride = desc->activated.scale_outer_stride;
     t.scale_inner_stride = desc->activated.scale_inner_stride;
     t.columnwise_order = desc->activated.columnwise_order;
+    t.columnwise_dtype = desc->activated.columnwise_dtype;
     t.scale = desc->activated.scale;
     return t;
 }
@@ -13916,6 +14096,10 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
                          "must be one that is quantised", dtypes, from);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(t) || t->columnwise_dtype == from, ERROR_DTYPE,
+                         names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
+                         "must equal preactivation.dtype: values are kept as an activation makes them", from,
+                         t->columnwise_dtype);
     return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 
@@ -14155,6 +14339,7 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
     format.columnwise_order = t->columnwise_order;
+    format.columnwise_dtype = t->columnwise_dtype;
     format.rule = *rule;
     return format;
 }
@@ -14401,6 +14586,9 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
+    TEGROUP_IMPL_RULE_AS(DTYPE, planned->columnwise_dtype == format.columnwise_dtype, ERROR_PLAN,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be as planned", planned->columnwise_dtype,
+                         format.columnwise_dtype);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -14477,7 +14665,7 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
             const tegroup_impl_layer *layer = tegroup_impl_mlp_layer_at(&call->layers, p->layer);
             const int role = tegroup_impl_layer_role(layer, p->product, operand),
                       tensor = tegroup_impl_mlp_role(p->layer, role);
-            if (t->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
+            if (layer->tensor[role]->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
                 count += tegroup_impl_operand_buffers(&p->gemm, (tegroup_impl_operand)operand, t, layer->name[role],
                                                       buffers + count);
         }
@@ -14502,7 +14690,11 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         const int written = writes >> i & 1u;
         if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
-            if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
+            const int32_t more = written ? tegroup_impl_mlp_written(t, i, buffers + count) : 0;
+            if (more && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && tegroup_impl_keeps_values(t)
+                && t->columnwise_data == desc->preactivation.data)
+                buffers[count + 2 * TEGROUP_IMPL_COLUMNWISE].twin = preactivation;
+            count += more;
             continue;
         }
         if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
@@ -14603,16 +14795,6 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
                                                         tegroup_error *error);
 #endif
 
-static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
-    tegroup_matrix m;
-    m.data = t->data;
-    m.rows = t->shape.rows;
-    m.cols = t->shape.cols;
-    m.ld = t->ld;
-    m.dtype = t->dtype;
-    return m;
-}
-
 static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
     tegroup_matrix m;
     m.data = (void *)(uintptr_t)desc->row_scale;
@@ -14636,9 +14818,9 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->alpha = desc->alpha;
     activation->limit = desc->limit;
     activation->snapshot = desc->input.shape.snapshot;
-    activation->input = tegroup_impl_mlp_matrix(preactivation);
+    activation->input = tegroup_impl_rows_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
-    activation->output = tegroup_impl_mlp_matrix(activated);
+    activation->output = tegroup_impl_rows_matrix(activated);
     activation->threads = desc->options.threads;
 }
 
@@ -14657,9 +14839,9 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     tegroup_activation_desc forward;
     tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
     tegroup_impl_activation_backward_of(&forward, activation);
-    activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
-    activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
-    activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    activation->grad_output = tegroup_impl_rows_matrix(grad_activated);
+    activation->grad_input = tegroup_impl_rows_matrix(&desc->grad_preactivation);
+    activation->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
@@ -14697,7 +14879,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     quantize->threads = desc->options.threads;
     if (grad_activated) {
         quantize->grad_output = *grad_activated;
-        quantize->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+        quantize->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
@@ -14834,7 +15016,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
         TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
-                              || desc->activated.global_scale_inv,
+                              || tegroup_impl_keeps_values(&desc->activated) || desc->activated.global_scale_inv,
                           ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
                           "must not be NULL with recompute: forward has one", 1, 0);
     }
@@ -15675,8 +15857,8 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->limit = op->limit;
     }
     forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
-    forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
-    forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
+    forward->input = tegroup_impl_rows_matrix(&chain->values[i]);
+    forward->output = tegroup_impl_rows_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
         forward->row_scale.data = (void *)(uintptr_t)given->row_scale;
         forward->row_scale.rows = desc->input.shape.rows;
@@ -15685,9 +15867,9 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     }
     forward->threads = desc->options.threads;
     tegroup_impl_activation_backward_of(forward, backward);
-    backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
-    backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
-    backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+    backward->grad_output = tegroup_impl_rows_matrix(&chain->grads[i + 1]);
+    backward->grad_input = tegroup_impl_rows_matrix(&chain->grads[i]);
+    backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
 /* ==== [94] Op chain: plan (src/layer/chain_plan.h) ==== */
@@ -16418,6 +16600,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
                       desc->columnwise);
     TEGROUP_IMPL_RULE(quantised || !desc->columnwise, ERROR_COMBINATION, "columnwise", "needs a scaling", 0, 1);
+    TEGROUP_IMPL_RULE_NO_VALUES(t, desc->columnwise);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
@@ -16606,6 +16789,8 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->from, &names[0], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->to, &names[1], error));
+    TEGROUP_IMPL_RULE_NO_VALUES(&desc->from, desc->columnwise);
+    TEGROUP_IMPL_RULE_NO_VALUES(&desc->to, desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_same_scales(&desc->from, &desc->to, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->from, &names[0], desc->columnwise, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->to, &names[1], desc->columnwise, desc->space, error));
@@ -18955,11 +19140,12 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
     t.scaling = format->scaling;
     t.scale_dtype = format->scale_dtype;
     t.columnwise_order = format->columnwise_order;
+    t.columnwise_dtype = format->columnwise_dtype;
     return t;
 }
 
 /* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
- * rowwise one. */
+ * rowwise one. Values of preactivation's gradient take preactivation's place. */
 static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
                                                                  tegroup_impl_moe_formatted which) {
     const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
@@ -18988,7 +19174,9 @@ static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_m
     memset(&pieces, 0, sizeof pieces);
     if (t.scaling == TEGROUP_SCALING_NONE || (!rowwise && !columnwise)) return pieces;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        pieces.there[2 * copy] = pieces.there[2 * copy + 1] = copy ? columnwise : rowwise;
+        const int values = copy && tegroup_impl_keeps_values(&t);
+        pieces.there[2 * copy] = copy ? columnwise && !(values && which == TEGROUP_IMPL_MOE_GRAD_BETWEEN) : rowwise;
+        pieces.there[2 * copy + 1] = copy ? columnwise && !values : rowwise;
         pieces.at[2 * copy] = pieces.at[2 * copy + 1] = !copy && columnwise ? uses[which].passing : kept;
         pieces.bytes[2 * copy] = tegroup_impl_copy_bytes(&t, copy);
         pieces.bytes[2 * copy + 1] = tegroup_impl_scale_bytes(&t, copy);
@@ -19035,6 +19223,9 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                              (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                           TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->columnwise_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                             TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
+                             (int32_t)format->columnwise_dtype);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
                           "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
         TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
@@ -19050,6 +19241,9 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                       TEGROUP_SCALE_MULTIPLIER, format->rule.method);
     t = tegroup_impl_moe_quantised(p, &shape, which);
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(&t) || t.columnwise_dtype == p->rows, ERROR_DTYPE,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset or tokens.dtype: values are kept as they are",
+                         p->rows, (int32_t)t.columnwise_dtype);
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
@@ -19549,6 +19743,8 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
     t.data = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_DATA);
     t.scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_SCALES);
     t.columnwise_data = tegroup_impl_moe_at(memories, columnwise);
+    if (which == TEGROUP_IMPL_MOE_GRAD_BETWEEN && tegroup_impl_keeps_values(&t) && p->wants_fc1)
+        t.columnwise_data = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION);
     t.columnwise_scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_COLUMNWISE_SCALES);
     t.amax = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_AMAX);
     t.global_scale_inv = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_GLOBAL);
@@ -19557,7 +19753,16 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
     return t;
 }
 
-/* Rows by expert from the rows of a matrix that an index picks. */
+/* Are rows by expert there as tokens have them? A format may keep them so for wgrad. */
+static inline int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
+    return rows->scaling == TEGROUP_SCALING_NONE
+           || (tegroup_impl_keeps_values(rows) && tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE));
+}
+static inline void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
+    return rows->scaling == TEGROUP_SCALING_NONE ? rows->data : rows->columnwise_data;
+}
+
+/* Rows by expert from the rows of a matrix that an index picks or, where they are permuted, from those. */
 static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
                                                               const tegroup_moe_planned *p, const tegroup_matrix *from,
                                                               const tegroup_matrix *map, const tegroup_tensor *to,
@@ -19575,6 +19780,11 @@ static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_
     if (p->tokens == 0) memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
     quantize.rule = format->rule;
     quantize.output = *to;
+    if (tegroup_impl_moe_permutes(to)) {
+        memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
+        quantize.input = tegroup_impl_values_of(to);
+        quantize.output.columnwise_data = NULL;
+    }
     quantize.threads = desc->experts.options.threads;
     return quantize;
 }
@@ -19727,7 +19937,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     parts->rows = tegroup_impl_moe_permute(
-        desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+        desc, desc->tokens, *row_of_slot,
+        tegroup_matrix_of(tegroup_impl_moe_permuted(&parts->experts.input), p->capacity, p->width, p->rows));
     parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
                                                       &parts->experts.input, &p->rows_format);
     parts->output = tegroup_impl_moe_combine(
@@ -19739,7 +19950,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
                                                            &parts->experts.grad_output, &p->grad_format);
     parts->grad_rows = tegroup_impl_moe_permute(
         desc, desc->grad_output, *row_of_slot,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
+        tegroup_matrix_of(tegroup_impl_moe_permuted(&parts->experts.grad_output), p->capacity, p->outputs, p->rows));
     parts->grad_tokens = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
         *row_of_slot, desc->grad_tokens);
@@ -19938,6 +20149,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.columnwise_dtype, #which ".columnwise_dtype");                                   \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
                       now->which.rule.method)
@@ -20068,13 +20280,19 @@ static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
         op == TEGROUP_OP_WGRAD ? experts->wgrad_workspace_bytes : experts->workspace_bytes;
 }
 
-/* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
+/* Rows by expert, permuted or, with a format, quantised: as the index picks them or, where their values are kept, from
+ * these. run 0: only what quantising checks. */
 static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
+    const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
-    const int plain = quantize->output.scaling == TEGROUP_SCALING_NONE;
-    if (plain) return run ? tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error) : TEGROUP_OK;
+    const int permutes = tegroup_impl_moe_permutes(rows),
+              quantises = rows->scaling != TEGROUP_SCALING_NONE
+                          && !(permutes && !tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE));
+    if (run && permutes)
+        TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
+    if (!quantises) return TEGROUP_OK;
     if (run) return tegroup_impl_quantize(quantize, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
     return tegroup_impl_check_quantize_built(quantize, error);

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/scale_layout.h"
@@ -37,6 +38,25 @@ TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_te
 TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
+}
+
+/* A refusal where something is about a columnwise copy that is quantised. */
+#define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
+    TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
+                      "must be 0 with columnwise_dtype: that copy is a plain tensor", 0, 1)
+
+/* The columnwise copy of values by itself. */
+static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
+    tegroup_tensor values;
+    memset(&values, 0, sizeof values);
+    values.shape = t->shape;
+    values.dtype = t->columnwise_dtype;
+    values.ld = t->ld;
+    values.group_stride = t->group_stride;
+    values.data = t->columnwise_data;
+    values.pointers = t->columnwise_pointers;
+    values.pointers_space = t->pointers_space;
+    return values;
 }
 
 /* The tensor with one copy in the place of the rowwise one. */
@@ -115,18 +135,23 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
                                                      const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int listed = tegroup_impl_listed(t);
+    const int listed = tegroup_impl_listed(t), values = columnwise && tegroup_impl_keeps_values(t);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
+    TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
+                      "must be NULL with columnwise_dtype: values have no scales", 0, 1);
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
-                                                  tegroup_impl_element(t->dtype), paths.data, error));
+                                                  tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),
+                                                  paths.data, error));
         return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise),
                                         tegroup_impl_element(tegroup_impl_scale_dtype(t, facts)), paths.scales, error);
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), paths.data, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), paths.scales, error));
+    if (!values)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), paths.scales, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, paths.data, error));
+    if (values) return TEGROUP_OK;
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }

@@ -18,6 +18,7 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
@@ -173,6 +174,11 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
+TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
+    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
+}
+
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
 static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
@@ -324,6 +330,13 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        TEGROUP_IMPL_RULE_AS(DTYPE,
+                             !tegroup_impl_keeps_values(operands[i])
+                                 || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
+                             ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
+                             "must be unset where rows are summed: those values are an operand of their own",
+                             TEGROUP_DTYPE_UNSET, operands[i]->columnwise_dtype);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));

@@ -16,6 +16,7 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/copies.h"
+#include "core/problem.h"
 #include "core/product.h"
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
@@ -28,11 +29,6 @@ static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
     return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
 }
 
-/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
-TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
-    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
-}
-
 /* Does a product read a transposed copy? Asked of a plan; a call that lacks that copy may read the rowwise one. */
 static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
     return (operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling) != TEGROUP_SCALING_NONE
@@ -43,7 +39,8 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
  * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
 static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+    return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
+           || facts->choice_outer != facts->block_inner;
 }
 
 /* Which copy of a or b a product reads. */

@@ -48,6 +48,11 @@ typedef struct tegroup_impl_scale_grid {
     int32_t parts, swizzled, packed, columnwise;
 } tegroup_impl_scale_grid;
 
+/* Does the columnwise copy hold values as they were, and no codes? */
+TEGROUP_IMPL_HD int tegroup_impl_keeps_values(const tegroup_tensor *t) {
+    return t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+}
+
 /* Are the scales of a copy at strides? Those of the columnwise one never are. */
 TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int columnwise) {
     return !columnwise && t->scale_outer_stride > 0;
@@ -202,7 +207,7 @@ static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int c
     const int64_t groups = t->shape.groups;
     tegroup_impl_scale_grid grid;
     int64_t word, unit;
-    if (t->scaling == TEGROUP_SCALING_NONE) return 0;
+    if (t->scaling == TEGROUP_SCALING_NONE || (columnwise && tegroup_impl_keeps_values(t))) return 0;
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
     if (tegroup_impl_scales_strided(t, columnwise)) {
         const int64_t lines = tegroup_impl_scale_lines(t, &grid);
@@ -299,10 +304,17 @@ static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) 
         shape->cols);
 }
 
+/* The type of a copy's elements. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, int columnwise) {
+    return columnwise && tegroup_impl_keeps_values(t) ? t->columnwise_dtype : t->dtype;
+}
+
 /* Bytes of a copy's elements. */
 static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+    tegroup_tensor copy = *t;
     int64_t bits;
-    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(t);
+    copy.dtype = tegroup_impl_copy_dtype(t, columnwise);
+    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(&copy);
     bits = tegroup_impl_mul(tegroup_impl_transposed_capacity(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }

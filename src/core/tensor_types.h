@@ -100,6 +100,9 @@ typedef struct tegroup_tensor {
     int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
                                              scales of its own, one after another (gate and up: 2); 0 = 1     */
     tegroup_columnwise_order columnwise_order;
+    tegroup_dtype   columnwise_dtype;     /* UNSET = dtype. F32, F16 or BF16, with a scaling: the columnwise copy is not
+                                             quantised, but the values as they were: [as data], AS_DATA, without scales.
+                                             Layers whose products sum over rows multiply these values           */
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;

@@ -19,6 +19,7 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/snapshot_checks.h"
+#include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/product.h"
 #include "core/quantised.h"

@@ -20,6 +20,7 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/copies.h"
+#include "core/problem.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_kernels.h"

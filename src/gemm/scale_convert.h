@@ -182,6 +182,8 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->from, &names[0], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->to, &names[1], error));
+    TEGROUP_IMPL_RULE_NO_VALUES(&desc->from, desc->columnwise);
+    TEGROUP_IMPL_RULE_NO_VALUES(&desc->to, desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_same_scales(&desc->from, &desc->to, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->from, &names[0], desc->columnwise, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->to, &names[1], desc->columnwise, desc->space, error));

@@ -157,6 +157,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
                       desc->columnwise);
     TEGROUP_IMPL_RULE(quantised || !desc->columnwise, ERROR_COMBINATION, "columnwise", "needs a scaling", 0, 1);
+    TEGROUP_IMPL_RULE_NO_VALUES(t, desc->columnwise);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",

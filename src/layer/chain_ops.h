@@ -19,8 +19,8 @@
 #include "gemm/check.h"
 #include "gemm/run.h"
 #include "layer/activation.h"
+#include "layer/quantize.h"
 #include "layer/linear.h"
-#include "layer/mlp.h"
 #include "layer/chain_rules.h"
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
@@ -198,8 +198,8 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->limit = op->limit;
     }
     forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
-    forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
-    forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
+    forward->input = tegroup_impl_rows_matrix(&chain->values[i]);
+    forward->output = tegroup_impl_rows_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
         forward->row_scale.data = (void *)(uintptr_t)given->row_scale;
         forward->row_scale.rows = desc->input.shape.rows;
@@ -208,7 +208,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     }
     forward->threads = desc->options.threads;
     tegroup_impl_activation_backward_of(forward, backward);
-    backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
-    backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
-    backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+    backward->grad_output = tegroup_impl_rows_matrix(&chain->grads[i + 1]);
+    backward->grad_input = tegroup_impl_rows_matrix(&chain->grads[i]);
+    backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }

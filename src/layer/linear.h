@@ -17,10 +17,13 @@
 #include "base/range.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
+#include "core/copies.h"
 #include "core/apart.h"
+#include "core/problem.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
 #include "gemm/run.h"
@@ -106,16 +109,39 @@ static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int p
 /* The tensor whose presence asks for a product. */
 static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
 
-/* The names by which errors call a product's operands. */
-static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_layer *layer, int product) {
-    tegroup_impl_names names = *tegroup_impl_gemm_names();
+/* Does a product multiply the operand's values as they were, which its columnwise copy holds? */
+static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
+    const int tensor = tegroup_impl_layer_role(layer, product, operand);
+    return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
+           && tegroup_impl_keeps_values(layer->tensor[tensor])
+           && tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand);
+}
+
+/* The names by which errors call a product's operands. It points into itself. */
+typedef struct tegroup_impl_layer_names {
+    tegroup_impl_names names;
+    tegroup_impl_name values[2]; /* of A and B, where they are values of a columnwise copy */
+} tegroup_impl_layer_names;
+
+static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
+                                               tegroup_impl_layer_names *of) {
     int operand;
+    of->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
-        if (tensor != TEGROUP_IMPL_LINEAR_NONE) names.operand[operand] = layer->name[tensor];
+        if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
+        of->names.operand[operand] = layer->name[tensor];
+        if (tegroup_impl_layer_reads_values(layer, product, operand)) {
+            tegroup_impl_name *name = &of->values[operand];
+            *name = *layer->name[tensor];
+            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE);
+            name->dtype = "must equal that of the values it is multiplied with";
+            name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
+            name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);
+            of->names.operand[operand] = name;
+        }
     }
-    names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
-    return names;
+    of->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
 static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
@@ -151,7 +177,10 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     gemm->space = layer->space;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
-        if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
+        if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor])
+            *operands[operand] = tegroup_impl_layer_reads_values(layer, product, operand)
+                                     ? tegroup_impl_values_of(layer->tensor[tensor])
+                                     : *layer->tensor[tensor];
     }
     gemm->gather_a = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_A));
     gemm->gather_b = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_B));
@@ -306,15 +335,16 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
                                                      const tegroup_target *target, tegroup_linear_plan *plan,
                                                      tegroup_error *error) {
-    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    tegroup_impl_layer_names of;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
+    tegroup_impl_layer_names_of(layer, product, &of);
     tegroup_impl_layer_product(layer, product, &gemm);
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
     plan->weight_layout = layer->weight_layout;
-    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &of.names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
 }
@@ -324,7 +354,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
-    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    tegroup_impl_layer_names of;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
@@ -335,6 +365,7 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
+    tegroup_impl_layer_names_of(layer, product, &of);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
@@ -342,8 +373,8 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &names, error));
-    return apart ? tegroup_impl_check_overlaps(one, gemm, &names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &of.names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &of.names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */

@@ -37,16 +37,6 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
                                                         tegroup_error *error);
 #endif
 
-static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
-    tegroup_matrix m;
-    m.data = t->data;
-    m.rows = t->shape.rows;
-    m.cols = t->shape.cols;
-    m.ld = t->ld;
-    m.dtype = t->dtype;
-    return m;
-}
-
 static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
     tegroup_matrix m;
     m.data = (void *)(uintptr_t)desc->row_scale;
@@ -70,9 +60,9 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->alpha = desc->alpha;
     activation->limit = desc->limit;
     activation->snapshot = desc->input.shape.snapshot;
-    activation->input = tegroup_impl_mlp_matrix(preactivation);
+    activation->input = tegroup_impl_rows_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
-    activation->output = tegroup_impl_mlp_matrix(activated);
+    activation->output = tegroup_impl_rows_matrix(activated);
     activation->threads = desc->options.threads;
 }
 
@@ -91,9 +81,9 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     tegroup_activation_desc forward;
     tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
     tegroup_impl_activation_backward_of(&forward, activation);
-    activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
-    activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
-    activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    activation->grad_output = tegroup_impl_rows_matrix(grad_activated);
+    activation->grad_input = tegroup_impl_rows_matrix(&desc->grad_preactivation);
+    activation->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
@@ -131,7 +121,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     quantize->threads = desc->options.threads;
     if (grad_activated) {
         quantize->grad_output = *grad_activated;
-        quantize->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+        quantize->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
@@ -268,7 +258,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
         TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
-                              || desc->activated.global_scale_inv,
+                              || tegroup_impl_keeps_values(&desc->activated) || desc->activated.global_scale_inv,
                           ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
                           "must not be NULL with recompute: forward has one", 1, 0);
     }

@@ -14,6 +14,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
@@ -68,6 +69,9 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
+    TEGROUP_IMPL_RULE_AS(DTYPE, planned->columnwise_dtype == format.columnwise_dtype, ERROR_PLAN,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be as planned", planned->columnwise_dtype,
+                         format.columnwise_dtype);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -144,7 +148,7 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
             const tegroup_impl_layer *layer = tegroup_impl_mlp_layer_at(&call->layers, p->layer);
             const int role = tegroup_impl_layer_role(layer, p->product, operand),
                       tensor = tegroup_impl_mlp_role(p->layer, role);
-            if (t->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
+            if (layer->tensor[role]->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
                 count += tegroup_impl_operand_buffers(&p->gemm, (tegroup_impl_operand)operand, t, layer->name[role],
                                                       buffers + count);
         }
@@ -169,7 +173,11 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         const int written = writes >> i & 1u;
         if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
-            if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
+            const int32_t more = written ? tegroup_impl_mlp_written(t, i, buffers + count) : 0;
+            if (more && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && tegroup_impl_keeps_values(t)
+                && t->columnwise_data == desc->preactivation.data)
+                buffers[count + 2 * TEGROUP_IMPL_COLUMNWISE].twin = preactivation;
+            count += more;
             continue;
         }
         if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;

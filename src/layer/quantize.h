@@ -200,6 +200,46 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
     return made;
 }
 
+/* Rows of one buffer as a matrix. */
+static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
+/* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
+static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error) {
+    const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
+    tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
+    tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
+    forward.snapshot = backward.snapshot = desc->output.shape.snapshot;
+    forward.input = backward.input = tegroup_impl_rows_matrix(&desc->input);
+    forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
+    if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
+    backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
+    return tegroup_impl_activation_backward_run(&backward, stream, error);
+}
+
+/* What is left to quantise: those values, rowwise. */
+static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+    tegroup_quantize_desc rest = *desc;
+    rest.input = tegroup_impl_values_of(&desc->output);
+    rest.activation = TEGROUP_ACTIVATION_UNSET;
+    rest.interleaved = 0;
+    rest.alpha = rest.limit = 0;
+    memset(&rest.row_scale, 0, sizeof rest.row_scale);
+    memset(&rest.grad_output, 0, sizeof rest.grad_output);
+    memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
+    rest.output.columnwise_data = NULL;
+    rest.output.columnwise_dtype = TEGROUP_DTYPE_UNSET;
+    return rest;
+}
+
 /* Where a row of an operand begins, of which `first` is the first element. */
 static inline const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
                                                 int64_t first) {
@@ -506,9 +546,9 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
     return pass;
 }
 
-/* What has been checked. */
-static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
+/* What has been checked, and keeps no values. */
+static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
@@ -537,6 +577,19 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
     pass.spans_rows = 0;
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
     return TEGROUP_OK;
+}
+
+/* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
+ * from where they are. */
+static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    tegroup_quantize_desc rest;
+    if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
+        return tegroup_impl_quantize_codes(desc, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, stream, error));
+    rest = tegroup_impl_quantize_rest(desc);
+    return tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE) ? tegroup_impl_quantize_codes(&rest, stream, error)
+                                                                     : TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,

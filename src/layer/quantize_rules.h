@@ -18,6 +18,7 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
@@ -146,6 +147,23 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
     return tegroup_impl_check_plain(dy, grad_output, error);
 }
 
+/* Values are kept of what an activation makes. */
+static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc *desc, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "must be NULL with columnwise_dtype, unless an activation makes values: input is that copy", 0, 1);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset but for ragged rows of one buffer",
+                      TEGROUP_DTYPE_UNSET, t->columnwise_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, t->columnwise_dtype == desc->input.dtype, ERROR_DTYPE,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be that of what the values are made of",
+                         desc->input.dtype, t->columnwise_dtype);
+    return TEGROUP_OK;
+}
+
 /* One amax for all of a group, which the scales wait for. */
 TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts) {
     return (tegroup_impl_scaled_as_one(facts) && desc->rule.method != TEGROUP_SCALE_GIVEN)
@@ -193,6 +211,13 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
                                     TEGROUP_IMPL_PATH(SCALE), error);
 }
 
+/* A gradient's values may take input's place. */
+static inline int tegroup_impl_kept_in_place(const tegroup_quantize_desc *desc) {
+    const tegroup_tensor *t = &desc->output;
+    return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
+           && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
+}
+
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_quantize_names *names,
@@ -216,7 +241,9 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     buffers[count++] =
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
-    buffers[count++] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
+    buffers[count] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
+    if (tegroup_impl_kept_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
+    count++;
     buffers[count++] = index;
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
@@ -258,6 +285,7 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_kept(desc, output, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
@@ -298,6 +326,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
                       desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &input, error));
+    TEGROUP_IMPL_RULE_NO_VALUES(t, desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
     TEGROUP_IMPL_RULE_AS(SCALING, desc->output.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "output.scaling",
                          "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);

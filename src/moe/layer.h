@@ -133,6 +133,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.columnwise_dtype, #which ".columnwise_dtype");                                   \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
                       now->which.rule.method)
@@ -263,13 +264,19 @@ static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
         op == TEGROUP_OP_WGRAD ? experts->wgrad_workspace_bytes : experts->workspace_bytes;
 }
 
-/* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
+/* Rows by expert, permuted or, with a format, quantised: as the index picks them or, where their values are kept, from
+ * these. run 0: only what quantising checks. */
 static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
+    const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
-    const int plain = quantize->output.scaling == TEGROUP_SCALING_NONE;
-    if (plain) return run ? tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error) : TEGROUP_OK;
+    const int permutes = tegroup_impl_moe_permutes(rows),
+              quantises = rows->scaling != TEGROUP_SCALING_NONE
+                          && !(permutes && !tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE));
+    if (run && permutes)
+        TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
+    if (!quantises) return TEGROUP_OK;
     if (run) return tegroup_impl_quantize(quantize, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
     return tegroup_impl_check_quantize_built(quantize, error);

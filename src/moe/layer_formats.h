@@ -73,11 +73,12 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
     t.scaling = format->scaling;
     t.scale_dtype = format->scale_dtype;
     t.columnwise_order = format->columnwise_order;
+    t.columnwise_dtype = format->columnwise_dtype;
     return t;
 }
 
 /* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
- * rowwise one. */
+ * rowwise one. Values of preactivation's gradient take preactivation's place. */
 static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
                                                                  tegroup_impl_moe_formatted which) {
     const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
@@ -106,7 +107,9 @@ static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_m
     memset(&pieces, 0, sizeof pieces);
     if (t.scaling == TEGROUP_SCALING_NONE || (!rowwise && !columnwise)) return pieces;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        pieces.there[2 * copy] = pieces.there[2 * copy + 1] = copy ? columnwise : rowwise;
+        const int values = copy && tegroup_impl_keeps_values(&t);
+        pieces.there[2 * copy] = copy ? columnwise && !(values && which == TEGROUP_IMPL_MOE_GRAD_BETWEEN) : rowwise;
+        pieces.there[2 * copy + 1] = copy ? columnwise && !values : rowwise;
         pieces.at[2 * copy] = pieces.at[2 * copy + 1] = !copy && columnwise ? uses[which].passing : kept;
         pieces.bytes[2 * copy] = tegroup_impl_copy_bytes(&t, copy);
         pieces.bytes[2 * copy + 1] = tegroup_impl_scale_bytes(&t, copy);
@@ -153,6 +156,9 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                              (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                           TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->columnwise_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                             TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
+                             (int32_t)format->columnwise_dtype);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
                           "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
         TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
@@ -168,5 +174,8 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                       TEGROUP_SCALE_MULTIPLIER, format->rule.method);
     t = tegroup_impl_moe_quantised(p, &shape, which);
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(&t) || t.columnwise_dtype == p->rows, ERROR_DTYPE,
+                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset or tokens.dtype: values are kept as they are",
+                         p->rows, (int32_t)t.columnwise_dtype);
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }

@@ -20,7 +20,9 @@
 #include "formats/dtype.h"
 #include "core/constructors.h"
 #include "core/layout.h"
+#include "core/scale_grid.h"
 #include "core/checks.h"
+#include "core/copies.h"
 #include "layer/linear.h"
 #include "layer/mlp_plan.h"
 #include "moe/router_scheme.h"
@@ -279,6 +281,8 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
     t.data = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_DATA);
     t.scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_SCALES);
     t.columnwise_data = tegroup_impl_moe_at(memories, columnwise);
+    if (which == TEGROUP_IMPL_MOE_GRAD_BETWEEN && tegroup_impl_keeps_values(&t) && p->wants_fc1)
+        t.columnwise_data = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION);
     t.columnwise_scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_COLUMNWISE_SCALES);
     t.amax = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_AMAX);
     t.global_scale_inv = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_GLOBAL);
@@ -287,7 +291,16 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
     return t;
 }
 
-/* Rows by expert from the rows of a matrix that an index picks. */
+/* Are rows by expert there as tokens have them? A format may keep them so for wgrad. */
+static inline int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
+    return rows->scaling == TEGROUP_SCALING_NONE
+           || (tegroup_impl_keeps_values(rows) && tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE));
+}
+static inline void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
+    return rows->scaling == TEGROUP_SCALING_NONE ? rows->data : rows->columnwise_data;
+}
+
+/* Rows by expert from the rows of a matrix that an index picks or, where they are permuted, from those. */
 static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
                                                               const tegroup_moe_planned *p, const tegroup_matrix *from,
                                                               const tegroup_matrix *map, const tegroup_tensor *to,
@@ -305,6 +318,11 @@ static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_
     if (p->tokens == 0) memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
     quantize.rule = format->rule;
     quantize.output = *to;
+    if (tegroup_impl_moe_permutes(to)) {
+        memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
+        quantize.input = tegroup_impl_values_of(to);
+        quantize.output.columnwise_data = NULL;
+    }
     quantize.threads = desc->experts.options.threads;
     return quantize;
 }
@@ -457,7 +475,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     parts->rows = tegroup_impl_moe_permute(
-        desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+        desc, desc->tokens, *row_of_slot,
+        tegroup_matrix_of(tegroup_impl_moe_permuted(&parts->experts.input), p->capacity, p->width, p->rows));
     parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
                                                       &parts->experts.input, &p->rows_format);
     parts->output = tegroup_impl_moe_combine(
@@ -469,7 +488,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
                                                            &parts->experts.grad_output, &p->grad_format);
     parts->grad_rows = tegroup_impl_moe_permute(
         desc, desc->grad_output, *row_of_slot,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
+        tegroup_matrix_of(tegroup_impl_moe_permuted(&parts->experts.grad_output), p->capacity, p->outputs, p->rows));
     parts->grad_tokens = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
         *row_of_slot, desc->grad_tokens);

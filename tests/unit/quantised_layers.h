@@ -26,6 +26,8 @@ typedef struct quantised_layer {
     int64_t counts[QL_GROUPS];
     tegroup_shape rows;
     int gated, transposed; /* transposed: of columnwise copies */
+    tegroup_dtype values;  /* of columnwise copies of rows that are not quantised; UNSET: they are */
+    int in_place;          /* those of preactivation's gradient take its place */
     tegroup_quantize_desc x, dy; /* the caller's calls for input and grad_output */
     tegroup_error error;
     tegroup_mlp_desc mlp;
@@ -50,10 +52,11 @@ SUPPORT void give_copies(tegroup_tensor *t, tegroup_scaling scaling, tegroup_dty
     tegroup_error error;
     t->scaling = scaling;
     t->dtype = dtype;
-    t->columnwise_order = transposed ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
+    t->columnwise_order = transposed && t->columnwise_dtype == TEGROUP_DTYPE_UNSET ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
     if (tegroup_tensor_layout(t, TEGROUP_COPIES_BOTH, &layout, &error) != TEGROUP_OK) { fprintf(stderr, "%s %s\n", error.field, error.rule); abort(); }
     if (copies & 1) t->data = room(layout.items[0].bytes), t->scale_inv = room(layout.items[1].bytes);
-    if (copies & 2) t->columnwise_data = room(layout.items[2].bytes), t->columnwise_scale_inv = room(layout.items[3].bytes);
+    if (copies & 2) t->columnwise_data = room(layout.items[2].bytes);
+    if (copies & 2 && t->columnwise_dtype == TEGROUP_DTYPE_UNSET) t->columnwise_scale_inv = room(layout.items[3].bytes);
     if (layout.items[4].bytes > 0) t->global_scale_inv = (float *)room(layout.items[4].bytes);
     if (layout.items[4].bytes > 0 || scaling == TEGROUP_SCALING_TENSOR) t->amax = (float *)room((size_t)t->shape.groups * 4);
 }
@@ -64,24 +67,27 @@ SUPPORT void remember_copies(const tegroup_tensor *t) {
         if (all[i] != NULL) guarded_remember(all[i]);
 }
 
-/* What the caller does: random values of F32, quantised once, both copies in one call. */
+/* What the caller does: random values of F32, quantised once, both copies in one call; or rowwise, and the values are the other copy. */
 SUPPORT tegroup_tensor quantised_tensor(const quantised_layer *l, const tegroup_shape *shape, int64_t rows, int64_t cols, int weights, int backward,
                                         double size, tegroup_quantize_desc *made, rng *r) {
     const int64_t elements = shape != NULL ? shape->rows * cols : QL_GROUPS * rows * cols;
+    const tegroup_dtype values = weights ? TEGROUP_DTYPE_UNSET : l->values, dtype = values != TEGROUP_DTYPE_UNSET ? values : TEGROUP_DTYPE_F32;
     tegroup_quantize_desc q;
     tegroup_error error;
     memset(&q, 0, sizeof q);
     q.struct_size = sizeof q;
     q.space = TEGROUP_SPACE_HOST;
-    void *data = filled(TEGROUP_DTYPE_F32, elements, size, r);
-    q.input = shape != NULL ? tegroup_tensor_of(*shape, cols, TEGROUP_DTYPE_F32, data) : tegroup_tensor_uniform(QL_GROUPS, rows, cols, TEGROUP_DTYPE_F32, data);
+    void *data = filled(dtype, elements, size, r);
+    q.input = shape != NULL ? tegroup_tensor_of(*shape, cols, dtype, data) : tegroup_tensor_uniform(QL_GROUPS, rows, cols, dtype, data);
     q.output = q.input;
     q.output.data = NULL;
-    give_copies(&q.output, weights ? l->f->weights : l->f->rows, backward ? l->f->backward : l->f->forward, l->transposed, 3);
+    q.output.columnwise_dtype = values;
+    give_copies(&q.output, weights ? l->f->weights : l->f->rows, backward ? l->f->backward : l->f->forward, l->transposed, values != TEGROUP_DTYPE_UNSET ? 1 : 3);
     q.rule = tegroup_scale_rule_of(l->f->preset);
     if (tegroup_quantize(&q, NULL, &error) != TEGROUP_OK) { fprintf(stderr, "%s %s\n", error.field, error.rule); abort(); }
     remember_copies(&q.output);
     if (made != NULL) *made = q;
+    if (values != TEGROUP_DTYPE_UNSET) q.output.columnwise_data = data;
     return q.output;
 }
 
@@ -101,6 +107,7 @@ SUPPORT void quantised_layer_rows(quantised_layer *l, const recipe *f, rng *r) {
     memset(l, 0, sizeof *l);
     l->f = f;
     l->transposed = rng_chance(r, 50);
+    if (rng_chance(r, 40)) l->values = rng_chance(r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
     int64_t capacity = rng_int(r, 1, 5);
     for (int g = 0; g < QL_GROUPS; g++) {
         l->counts[g] = rng_chance(r, 25) ? 0 : rng_int(r, 1, rng_chance(r, 10) ? 150 : 20);
@@ -143,7 +150,7 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
     quantised_layer_rows(l, f, r);
     tegroup_mlp_desc *d = &l->mlp;
     const int layouts = rng_chance(r, 40) ? (int)rng_int(r, 1, 3) : 0;
-    const tegroup_dtype between = rng_chance(r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
+    const tegroup_dtype between = l->values != TEGROUP_DTYPE_UNSET ? l->values : rng_chance(r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
     d->struct_size = sizeof *d;
     d->space = TEGROUP_SPACE_HOST;
     d->activation = (tegroup_activation)rng_int(r, TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_IDENTITY);
@@ -167,9 +174,13 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
     d->preactivation = plain_rows(l, wide, between);
     d->recompute = recompute < 0 ? rng_chance(r, 50) : recompute;
     d->activated = tegroup_tensor_of(l->rows, QL_H, TEGROUP_DTYPE_UNSET, NULL);
+    d->activated.columnwise_dtype = l->values;
     give_copies(&d->activated, f->rows, f->forward, l->transposed, d->recompute ? 2 : 3);
     d->grad_preactivation = tegroup_tensor_of(l->rows, wide, TEGROUP_DTYPE_UNSET, NULL);
-    give_copies(&d->grad_preactivation, f->rows, f->backward, l->transposed, 3);
+    d->grad_preactivation.columnwise_dtype = l->values;
+    l->in_place = l->values != TEGROUP_DTYPE_UNSET && rng_chance(r, 50);
+    give_copies(&d->grad_preactivation, f->rows, f->backward, l->transposed, l->in_place ? 1 : 3);
+    if (l->in_place) d->grad_preactivation.columnwise_data = d->preactivation.data;
     d->activated_rule = d->grad_rule = tegroup_scale_rule_of(f->preset);
     d->grad_rule.amax_floor = 0.05f; /* not activated's */
     if (recompute >= 0 || rng_chance(r, 60)) {
@@ -188,6 +199,12 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
 
 /* ---- references ---- */
 
+/* What a product that sums over rows is given of a tensor: its values, where it keeps them, as a tensor of their own. */
+SUPPORT tegroup_tensor as_summed(const tegroup_tensor *t) {
+    if (t->columnwise_dtype == TEGROUP_DTYPE_UNSET) return *t;
+    return tegroup_tensor_of(t->shape, t->shape.cols, t->columnwise_dtype, t->columnwise_data);
+}
+
 /* The values of the copy that is quantised along the rows or the columns, group after group as they lie. */
 SUPPORT float *meaning(const tegroup_tensor *t, int columnwise) {
     const int ragged = t->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -196,8 +213,9 @@ SUPPORT float *meaning(const tegroup_tensor *t, int columnwise) {
     tegroup_dequantize_desc d;
     tegroup_error error;
     memset(&d, 0, sizeof d);
-    if (t->scaling == TEGROUP_SCALING_NONE) {
-        for (int64_t i = 0; i < elements; i++) values[i] = (float)load(t->dtype, t->data, i);
+    const int kept = columnwise && t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+    if (t->scaling == TEGROUP_SCALING_NONE || kept) {
+        for (int64_t i = 0; i < elements; i++) values[i] = (float)load(kept ? t->columnwise_dtype : t->dtype, kept ? t->columnwise_data : t->data, i);
         return values;
     }
     d.struct_size = sizeof d;

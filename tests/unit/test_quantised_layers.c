@@ -29,7 +29,7 @@ static tegroup_tensor product(tegroup_op op, const tegroup_tensor *a, const tegr
     gemm.struct_size = sizeof gemm;
     gemm.op = op;
     gemm.space = TEGROUP_SPACE_HOST;
-    gemm.a = *a, gemm.b = *b, gemm.d = *like;
+    gemm.a = op == TEGROUP_OP_WGRAD ? as_summed(a) : *a, gemm.b = op == TEGROUP_OP_WGRAD ? as_summed(b) : *b, gemm.d = *like;
     gemm.d.data = room(guarded_find(like->data)->bytes);
     memcpy(gemm.d.data, guarded_memory(like->data), guarded_find(like->data)->bytes);
     if (bias != NULL && bias->dtype != TEGROUP_DTYPE_UNSET) {
@@ -60,7 +60,8 @@ static void has_numbers(tegroup_tensor *gradient, rng *r) {
 static void dangle(tegroup_tensor *t, int rowwise, int columnwise) {
     void *const nowhere = (void *)(uintptr_t)4096;
     if (rowwise && t->data != NULL) t->data = t->scale_inv = nowhere;
-    if (columnwise && t->columnwise_data != NULL) t->columnwise_data = t->columnwise_scale_inv = nowhere;
+    if (columnwise && t->columnwise_data != NULL) t->columnwise_data = nowhere;
+    if (columnwise && t->columnwise_scale_inv != NULL) t->columnwise_scale_inv = nowhere;
 }
 
 /* ---- the linear layer ---- */
@@ -201,12 +202,33 @@ static tegroup_quantize_desc quantiser(const tegroup_mlp_desc *d, const tegroup_
     give_copies(&q.output, output->scaling, output->dtype, transposed, copies);
     return q;
 }
+/* Values that the MLP keeps, by the separate calls: what `q` quantises, before it is quantised. */
+static void keep_values(tegroup_quantize_desc *q, const tegroup_tensor *like) {
+    tegroup_activation_desc forward;
+    tegroup_activation_backward_desc backward;
+    memset(&forward, 0, sizeof forward), memset(&backward, 0, sizeof backward);
+    if (like->columnwise_dtype == TEGROUP_DTYPE_UNSET) return;
+    q->output.columnwise_dtype = like->columnwise_dtype, q->output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+    q->output.columnwise_data = room((size_t)(like->shape.rows * like->shape.cols) * size_of(like->columnwise_dtype));
+    forward.struct_size = sizeof forward, backward.struct_size = sizeof backward;
+    forward.space = backward.space = TEGROUP_SPACE_HOST;
+    forward.activation = backward.activation = q->activation, forward.interleaved = backward.interleaved = q->interleaved;
+    forward.alpha = backward.alpha = q->alpha, forward.limit = backward.limit = q->limit;
+    forward.snapshot = backward.snapshot = like->shape.snapshot;
+    forward.row_scale = backward.row_scale = q->row_scale;
+    forward.input = backward.input = tegroup_matrix_of(q->input.data, q->input.shape.rows, q->input.shape.cols, q->input.dtype);
+    forward.output = backward.grad_input = tegroup_matrix_of(q->output.columnwise_data, like->shape.rows, like->shape.cols, like->columnwise_dtype);
+    if (q->grad_output.dtype == TEGROUP_DTYPE_UNSET) { OK(tegroup_activation_forward(&forward, NULL, &error)); return; }
+    backward.grad_output = tegroup_matrix_of(q->grad_output.data, q->grad_output.shape.rows, q->grad_output.shape.cols, q->grad_output.dtype);
+    OK(tegroup_activation_backward(&backward, NULL, &error));
+}
 /* Every byte of the copies that both have. */
 static int64_t copies_differ(const tegroup_tensor *a, const tegroup_tensor *b) {
     const void *const of[] = {a->data, a->scale_inv, a->columnwise_data, a->columnwise_scale_inv, a->global_scale_inv, a->amax};
     const void *const to[] = {b->data, b->scale_inv, b->columnwise_data, b->columnwise_scale_inv, b->global_scale_inv, b->amax};
+    const int values_alone = a->columnwise_dtype != TEGROUP_DTYPE_UNSET && a->data == NULL; /* no amax was looked for */
     int64_t wrong = 0;
-    for (int i = 0; i < 6; i++) wrong += of[i] != NULL && to[i] != NULL && differ(of[i], to[i]);
+    for (int i = 0; i < (values_alone ? 4 : 6); i++) wrong += of[i] != NULL && to[i] != NULL && differ(of[i], to[i]);
     return wrong;
 }
 
@@ -218,20 +240,23 @@ static void mlp_compare(quantised_layer *l) {
     const tegroup_op d1 = t1 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, d2 = t2 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
     tegroup_tensor sums1, sums2, between = tegroup_tensor_of(l->rows, QL_H, d->preactivation.dtype, NULL);
     tegroup_tensor pre = product(f1, &d->input, &d->fc1.weight, &d->preactivation, &d->fc1.bias, NULL, 0, NULL);
-    tegroup_quantize_desc q = quantiser(d, &pre, &d->activated, 3, l->transposed), g = quantiser(d, &pre, &d->grad_preactivation, 3, l->transposed);
+    const int copies = l->values != TEGROUP_DTYPE_UNSET ? 1 : 3;
+    tegroup_quantize_desc q = quantiser(d, &pre, &d->activated, copies, l->transposed), g = quantiser(d, &pre, &d->grad_preactivation, copies, l->transposed);
     g.rule = d->grad_rule;
     OK(tegroup_quantize(&q, NULL, &error));
+    keep_values(&q, &d->activated);
     tegroup_tensor y = product(f2, &q.output, &d->fc2.weight, &d->out, &d->fc2.bias, NULL, 0, NULL);
     between.data = room((size_t)(l->rows.rows * QL_H) * size_of(between.dtype));
     g.grad_output = product(d2, &d->grad_output, &d->fc2.weight, &between, NULL, NULL, 0, NULL);
     if (d->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         g.grad_row_scale = tegroup_matrix_of(room((size_t)l->rows.rows * 4), l->rows.rows, 1, TEGROUP_DTYPE_F32);
     OK(tegroup_quantize(&g, NULL, &error));
+    keep_values(&g, &d->grad_preactivation);
     tegroup_tensor dx = product(d1, &g.output, &d->fc1.weight, &d->dgrad_out, NULL, NULL, 0, NULL);
     tegroup_tensor dw2 = product(TEGROUP_OP_WGRAD, t2 ? &q.output : &d->grad_output, t2 ? &d->grad_output : &q.output, &d->fc2.main_grad, &d->fc2.bias_grad, NULL, (t2 ? BIAS_OF_B : 0) | adds, &sums2);
     tegroup_tensor dw1 = product(TEGROUP_OP_WGRAD, t1 ? &d->input : &g.output, t1 ? &g.output : &d->input, &d->fc1.main_grad, &d->fc1.bias_grad, NULL, (t1 ? BIAS_OF_B : 0) | adds, &sums1);
     ASSERT_PASSING();
-    ASSERT_EQ(differ(d->preactivation.data, pre.data), 0);
+    if (!l->in_place) ASSERT_EQ(differ(d->preactivation.data, pre.data), 0);
     ASSERT_EQ(copies_differ(&d->activated, &q.output), 0);
     ASSERT_EQ(differ(d->out.data, y.data), 0);
     ASSERT_EQ(copies_differ(&d->grad_preactivation, &g.output), 0);
@@ -241,7 +266,7 @@ static void mlp_compare(quantised_layer *l) {
     if (d->fc1.bias.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(differ(d->fc1.bias_grad.data, sums1.data) + differ(d->fc2.bias_grad.data, sums2.data), 0);
     ASSERT_EQ(tail_changed(l, &d->out) + tail_changed(l, &d->dgrad_out) + tail_changed(l, &d->preactivation), 0);
 
-    ASSERT_LE(worst_of(l, f1, &d->input, &d->fc1.weight, &d->preactivation, &d->fc1.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
+    ASSERT_LE(worst_of(l, f1, &d->input, &d->fc1.weight, &pre, &d->fc1.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
     ASSERT_LE(worst_of(l, f2, &q.output, &d->fc2.weight, &d->out, &d->fc2.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
     ASSERT_LE(worst_of(l, d1, &d->grad_preactivation, &d->fc1.weight, &d->dgrad_out, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
     if (!adds) ASSERT_LE(worst_of(l, TEGROUP_OP_WGRAD, t2 ? &d->activated : &d->grad_output, t2 ? &d->grad_output : &d->activated, &d->fc2.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
@@ -310,8 +335,9 @@ TEST(quantised_mlp, one_of_two) {
         ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, t2 ? &d->activated : &d->grad_output, t2 ? &d->grad_output : &d->activated, &d->fc2.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
         ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, t1 ? &d->input : &d->grad_preactivation, t1 ? &d->grad_preactivation : &d->input, &d->fc1.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
         if (!(i % 2)) { /* what is quantised is what a call of its own makes */
-            tegroup_quantize_desc q = quantiser(d, &d->preactivation, &d->activated, 3, l.transposed);
+            tegroup_quantize_desc q = quantiser(d, &d->preactivation, &d->activated, l.values != TEGROUP_DTYPE_UNSET ? 1 : 3, l.transposed);
             OK(tegroup_quantize(&q, NULL, &error));
+            keep_values(&q, &d->activated);
             ASSERT_EQ(copies_differ(&d->activated, &q.output), 0);
         }
         ASSERT_EQ(guards_changed(), 0);
@@ -411,16 +437,27 @@ TEST(quantised_mlp, inference_in_the_workspace) {
 /* What a plan says of memory: of what is quantised, the copy that wgrad reads lives on, a byte an element and less, and its scales. */
 TEST(quantised_mlp, saved_bytes_by_copy) {
     rng r = rng_seed(5260);
-    for (int i = 0; i < RECIPES; i++) {
+    for (int i = 0; i < 4 * RECIPES; i++) {
         void *mark = guards_mark();
         quantised_layer l;
         tegroup_mlp_plan plan;
         tegroup_layout layout, copies;
-        quantised_mlp_make(&l, &recipes[i], 0, &r);
+        quantised_mlp_make(&l, &recipes[i % RECIPES], 0, &r);
         OK(tegroup_mlp_plan_make(&l.mlp, NULL, &plan, &error));
         OK(tegroup_mlp_layout(&plan, TEGROUP_MLP_SAVED_BY_FORWARD, &layout, &error));
         OK(tegroup_tensor_layout(&l.mlp.activated, TEGROUP_COPIES_BOTH, &copies, &error));
         const int rowwise_serves = l.f->rows == TEGROUP_SCALING_TENSOR;
+        if (l.values != TEGROUP_DTYPE_UNSET) { /* values as they are, and no scales */
+            ASSERT_EQ(layout.count, 2);
+            ASSERT_STREQ(layout.items[1].name, "activated.columnwise_data");
+            ASSERT_EQ(layout.items[1].bytes, l.rows.rows * QL_H * (int64_t)size_of(l.values));
+            OK(tegroup_mlp_layout(&plan, TEGROUP_MLP_SAVED_BY_DGRAD, &layout, &error));
+            ASSERT_EQ(layout.count, 1);
+            ASSERT_STREQ(layout.items[0].name, "grad_preactivation.columnwise_data");
+            ASSERT_EQ(layout.items[0].bytes, l.rows.rows * l.mlp.preactivation.shape.cols * (int64_t)size_of(l.values));
+            guards_release(mark);
+            continue;
+        }
         ASSERT_EQ(layout.count, 3);
         ASSERT_STREQ(layout.items[1].name, rowwise_serves ? "activated" : "activated.columnwise_data");
         ASSERT_STREQ(layout.items[2].name, rowwise_serves ? "activated.scale_inv" : "activated.columnwise_scale_inv");
@@ -452,22 +489,24 @@ TEST(quantised_mlp, gates_and_ups_apart) {
         d->fc1.main_grad = plain_weights(QL_H, QL_K, TEGROUP_DTYPE_F32), d->fc1_up.main_grad = plain_weights(QL_H, QL_K, TEGROUP_DTYPE_F32);
         ASSERT_EQ(tegroup_mlp_plan_make(d, NULL, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
         ASSERT_STREQ(error.field, "grad_preactivation.scaling");
-        d->grad_preactivation = plain_rows(&l, 2 * QL_H, TEGROUP_DTYPE_BF16);
+        const tegroup_dtype between = l.values != TEGROUP_DTYPE_UNSET ? l.values : TEGROUP_DTYPE_BF16;
+        d->grad_preactivation = plain_rows(&l, 2 * QL_H, between);
         memset(&d->grad_rule, 0, sizeof d->grad_rule);
-        d->preactivation = plain_rows(&l, 2 * QL_H, TEGROUP_DTYPE_BF16);
+        d->preactivation = plain_rows(&l, 2 * QL_H, between);
         OK(tegroup_mlp_plan_make(d, NULL, &plan, &error));
         workspace(&d->options, plan.workspace_bytes);
         OK(tegroup_mlp_forward(&plan, d, NULL, &error));
         OK(tegroup_mlp_dgrad(&plan, d, NULL, &error));
         OK(tegroup_mlp_wgrad(&plan, d, NULL, &error));
+        const int64_t size = (int64_t)size_of(between);
         tegroup_tensor half = d->preactivation, gates, ups;
         half.shape.cols = QL_H, half.ld = 2 * QL_H;
         gates = product(TEGROUP_OP_FORWARD, &d->input, &d->fc1.weight, &half, NULL, NULL, 0, NULL);
         ups = product(TEGROUP_OP_FORWARD, &d->input, &d->fc1_up.weight, &half, NULL, NULL, 0, NULL);
         for (int64_t row = 0; row < l.counts[0] + l.counts[1] + l.counts[2] + l.counts[3]; row++)
             for (int up = 0; up < 2; up++)
-                ASSERT_EQ(memcmp((char *)d->preactivation.data + (2 * row + up) * QL_H * 2, (char *)(up ? ups : gates).data + 2 * row * QL_H * 2, QL_H * 2), 0);
-        half = d->grad_preactivation, half.shape.cols = QL_H, half.ld = 2 * QL_H, half.data = (char *)half.data + QL_H * 2;
+                ASSERT_EQ(memcmp((char *)d->preactivation.data + (2 * row + up) * QL_H * size, (char *)(up ? ups : gates).data + 2 * row * QL_H * size, (size_t)(QL_H * size)), 0);
+        half = d->grad_preactivation, half.shape.cols = QL_H, half.ld = 2 * QL_H, half.data = (char *)half.data + QL_H * size;
         tegroup_tensor dw = product(TEGROUP_OP_WGRAD, &half, &d->input, &d->fc1_up.main_grad, NULL, NULL, 0, NULL);
         ASSERT_EQ(differ(d->fc1_up.main_grad.data, dw.data), 0);
         ASSERT_EQ(guards_changed(), 0);
@@ -601,7 +640,7 @@ TEST(quantised_linear, refuses_by_field) {
             REFUSED(linear, 1, bad.grad_output.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_output.columnwise_data");
         }
         REFUSED(linear, 1, bad.weight.columnwise_scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "weight.columnwise_scale_inv");
-        REFUSED(linear, 1, bad.grad_output.columnwise_order = (tegroup_columnwise_order)!bad.grad_output.columnwise_order, TEGROUP_ERROR_PLAN, "grad_output.columnwise_order");
+        if (l.values == TEGROUP_DTYPE_UNSET) REFUSED(linear, 1, bad.grad_output.columnwise_order = (tegroup_columnwise_order)!bad.grad_output.columnwise_order, TEGROUP_ERROR_PLAN, "grad_output.columnwise_order");
         REFUSED(linear, 1, bad.input.columnwise_data = bad.main_grad.data, TEGROUP_ERROR_OVERLAP, "main_grad.data");
         REFUSED(linear, 1, bad.dgrad_out.data = bad.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "dgrad_out.data");
         guards_release(mark);
@@ -674,6 +713,100 @@ TEST(quantised_mlp, refuses_by_field) {
             OK(every_mlp_call(&odd, 1, &plan));
         }
         ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+/* Values that are kept for sums over rows: what they must be, by field, and who does not take them. */
+TEST(quantised_mlp, values_refused_by_field) {
+    rng r = rng_seed(5320);
+    for (int i = 0; i < 2 * RECIPES; i++) {
+        void *mark = guards_mark();
+        quantised_layer l;
+        tegroup_mlp_plan plan;
+        tegroup_linear_plan linear_plan;
+        const recipe *f = &recipes[i / 2];
+        do {
+            guards_release(mark);
+            quantised_mlp_make(&l, f, i % 2, &r);
+        } while (l.values != TEGROUP_DTYPE_BF16 || l.in_place);
+        OK(tegroup_mlp_plan_make(&l.mlp, NULL, &plan, &error));
+        workspace(&l.mlp.options, plan.workspace_bytes);
+        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "activated.columnwise_dtype");
+        REFUSED(mlp, 0, bad.grad_preactivation.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_DTYPE, "grad_preactivation.columnwise_dtype");
+        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_DTYPE, "activated.columnwise_dtype");
+        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_COUNT, TEGROUP_ERROR_VALUE, "activated.columnwise_dtype");
+        REFUSED(mlp, 0, bad.preactivation.columnwise_dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_COMBINATION, "preactivation.columnwise_dtype");
+        REFUSED(mlp, 0, bad.grad_preactivation.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_ERROR_COMBINATION, "grad_preactivation.columnwise_order");
+        REFUSED(mlp, 0, bad.grad_output.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_DTYPE, bad.fc2.weight_layout ? "grad_output.columnwise_dtype" : "activated.columnwise_dtype");
+        REFUSED(mlp, 1, bad.activated.columnwise_dtype = TEGROUP_DTYPE_UNSET; bad.activated.columnwise_scale_inv = bad.activated.columnwise_data, TEGROUP_ERROR_PLAN, "activated.columnwise_dtype");
+        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_dtype = TEGROUP_DTYPE_UNSET; bad.grad_preactivation.columnwise_scale_inv = bad.grad_preactivation.columnwise_data, TEGROUP_ERROR_PLAN, "grad_preactivation.columnwise_dtype");
+        REFUSED(mlp, 1, bad.activated.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.columnwise_data");
+        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.columnwise_data");
+        REFUSED(mlp, 1, bad.activated.columnwise_data = (char *)bad.activated.columnwise_data + 1, TEGROUP_ERROR_ALIGNMENT, "activated.columnwise_data");
+        REFUSED(mlp, 1, bad.activated.columnwise_scale_inv = bad.out.data, TEGROUP_ERROR_COMBINATION, "activated.columnwise_scale_inv");
+        REFUSED(mlp, 1, bad.input.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "input.columnwise_data");
+        REFUSED(mlp, 1, bad.grad_output.columnwise_data = (char *)bad.grad_output.columnwise_data + 1, TEGROUP_ERROR_ALIGNMENT, "grad_output.columnwise_data");
+        REFUSED(mlp, 1, bad.input.columnwise_data = bad.fc1.main_grad.data, TEGROUP_ERROR_OVERLAP, "fc1.main_grad.data");
+        REFUSED(mlp, 1, bad.activated.columnwise_data = bad.preactivation.data, TEGROUP_ERROR_OVERLAP, bad.recompute ? "activated.columnwise_data" : "preactivation.data");
+        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_data = (char *)bad.preactivation.data + 2, TEGROUP_ERROR_OVERLAP, "grad_preactivation.columnwise_data");
+
+        quantised_layer one;
+        do quantised_linear_make(&one, f, &r);
+        while (one.values != TEGROUP_DTYPE_BF16 || one.linear.weight_layout != TEGROUP_WEIGHT_OUT_IN);
+        OK(tegroup_linear_plan_make(&one.linear, NULL, &linear_plan, &error));
+        workspace(&one.linear.options, linear_plan.workspace_bytes);
+        {
+            quantised_layer l = one;
+            tegroup_linear_plan plan = linear_plan;
+            REFUSED(linear, 0, bad.input.columnwise_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "input.columnwise_dtype");
+            REFUSED(linear, 0, bad.out.columnwise_dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_COMBINATION, "out.columnwise_dtype");
+            REFUSED(linear, 1, bad.input.columnwise_dtype = bad.grad_output.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_PLAN, "grad_output.columnwise_dtype");
+            REFUSED(linear, 1, bad.input.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "input.columnwise_data");
+            REFUSED(linear, 1, bad.grad_output.columnwise_data = bad.main_grad.data, TEGROUP_ERROR_OVERLAP, "main_grad.data");
+        }
+
+        const tegroup_tensor *x = &one.linear.input; /* who takes no such copy */
+        tegroup_gemm_desc gemm;
+        tegroup_plan product_plan;
+        OK(tegroup_linear_gemm(&one.linear, TEGROUP_OP_FORWARD, &gemm, &error));
+        ASSERT_EQ(gemm.a.columnwise_dtype, TEGROUP_DTYPE_BF16); /* it reads the other one */
+        OK(tegroup_plan_make(&gemm, NULL, &product_plan, &error));
+        OK(tegroup_linear_gemm(&one.linear, TEGROUP_OP_WGRAD, &gemm, &error));
+        ASSERT_EQ(gemm.b.scaling, TEGROUP_SCALING_NONE);
+        ASSERT_EQ((uintptr_t)gemm.b.data, (uintptr_t)x->columnwise_data);
+        gemm.b = *x;
+        ASSERT_EQ(tegroup_plan_make(&gemm, NULL, &product_plan, &error), TEGROUP_ERROR_COMBINATION);
+        ASSERT_STREQ(error.field, "b.columnwise_dtype");
+        tegroup_dequantize_desc back;
+        memset(&back, 0, sizeof back);
+        back.struct_size = sizeof back, back.space = TEGROUP_SPACE_HOST, back.input = *x, back.columnwise = 1;
+        back.output = plain_rows(&one, QL_K, TEGROUP_DTYPE_F32);
+        ASSERT_EQ(tegroup_dequantize(&back, NULL, &error), TEGROUP_ERROR_COMBINATION);
+        ASSERT_STREQ(error.field, "columnwise");
+        tegroup_validate_desc validate;
+        tegroup_validation result;
+        memset(&validate, 0, sizeof validate);
+        validate.struct_size = sizeof validate, validate.space = TEGROUP_SPACE_HOST, validate.tensor = *x, validate.columnwise = 1, validate.result = &result;
+        ASSERT_EQ(tegroup_validate(&validate, NULL, &error), TEGROUP_ERROR_COMBINATION);
+        ASSERT_STREQ(error.field, "columnwise");
+        tegroup_scale_convert_desc convert;
+        memset(&convert, 0, sizeof convert);
+        convert.struct_size = sizeof convert, convert.space = TEGROUP_SPACE_HOST, convert.from = convert.to = *x, convert.columnwise = 1;
+        ASSERT_EQ(tegroup_scale_convert(&convert, NULL, &error), TEGROUP_ERROR_COMBINATION);
+        ASSERT_STREQ(error.field, "columnwise");
+        tegroup_quantize_desc q = one.x; /* the caller's values are that copy: nothing makes another */
+        q.output.columnwise_data = x->columnwise_data;
+        ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_COMBINATION);
+        ASSERT_STREQ(error.field, "output.columnwise_data");
+        q.activation = TEGROUP_ACTIVATION_IDENTITY, q.output.columnwise_dtype = TEGROUP_DTYPE_F32;
+        ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_DTYPE);
+        ASSERT_STREQ(error.field, "output.columnwise_dtype");
+        tegroup_shape *shapes[] = {&q.input.shape, &q.output.shape};
+        for (int s = 0; s < 2; s++) memset(&shapes[s]->row_sizes, 0, sizeof shapes[s]->row_sizes), shapes[s]->snapshot = NULL, shapes[s]->rows = 1, shapes[s]->groups = 1;
+        q.output.columnwise_dtype = TEGROUP_DTYPE_BF16;
+        ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_UNSUPPORTED);
+        ASSERT_STREQ(error.field, "output.columnwise_dtype");
         guards_release(mark);
     }
 }
