@@ -492,12 +492,16 @@ typedef struct tegroup_shape {
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
-/* How the columnwise copy lies. */
+/* How the columnwise copy lies, and whether it is quantised. */
 typedef enum tegroup_columnwise_order {
     TEGROUP_COLUMNWISE_AS_DATA    = 0, /* as data does: the same rows, columns, ld and group_stride                */
-    TEGROUP_COLUMNWISE_TRANSPOSED = 1  /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
+    TEGROUP_COLUMNWISE_TRANSPOSED = 1, /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
                                           groups one after another without gaps; what pads a group's rows is 0. For
                                           products that want the summed index contiguous                       */
+    TEGROUP_COLUMNWISE_BF16       = 2, /* as data does, but the values as they were, of this type and without scales: in
+                                          a layer the products that sum over rows multiply them as they are    */
+    TEGROUP_COLUMNWISE_F16        = 3,
+    TEGROUP_COLUMNWISE_F32        = 4
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 16
 
@@ -534,9 +538,6 @@ typedef struct tegroup_tensor {
     int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
                                              scales of its own, one after another (gate and up: 2); 0 = 1     */
     tegroup_columnwise_order columnwise_order;
-    tegroup_dtype   columnwise_dtype;     /* UNSET = dtype. F32, F16 or BF16, with a scaling: the columnwise copy is not
-                                             quantised, but the values as they were: [as data], AS_DATA, without scales.
-                                             Layers whose products sum over rows multiply these values           */
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;
@@ -1504,7 +1505,6 @@ typedef struct tegroup_mlp_format {
     tegroup_dtype      scale_dtype;
     int32_t            scale_strides;    /* 1 = set                                                              */
     tegroup_columnwise_order columnwise_order;
-    tegroup_dtype      columnwise_dtype;
     tegroup_scale_rule rule;
 } tegroup_mlp_format;
 
@@ -1981,9 +1981,8 @@ typedef struct tegroup_moe_format {
     tegroup_dtype      dtype;       /* of the elements                                                            */
     tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
     tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
-                                                  would serve: there is a copy of its own then                     */
-    tegroup_dtype      columnwise_dtype; /* tokens' dtype: wgrad reads the values as they were, in place of such a copy;
-                                            UNSET = it reads codes                                                */
+                                                  would serve: there is a copy of its own then. One of values must be of
+                                                  tokens' dtype: wgrad then reads rows as they were                */
     tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
 } tegroup_moe_format;
 
@@ -3859,7 +3858,7 @@ typedef struct tegroup_impl_scale_grid {
 
 /* Does the columnwise copy hold values as they were, and no codes? */
 TEGROUP_IMPL_HD int tegroup_impl_keeps_values(const tegroup_tensor *t) {
-    return t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+    return t->columnwise_order >= TEGROUP_COLUMNWISE_BF16;
 }
 
 /* Are the scales of a copy at strides? Those of the columnwise one never are. */
@@ -4115,7 +4114,10 @@ static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) 
 
 /* The type of a copy's elements. */
 TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, int columnwise) {
-    return columnwise && tegroup_impl_keeps_values(t) ? t->columnwise_dtype : t->dtype;
+    if (!columnwise || !tegroup_impl_keeps_values(t)) return t->dtype;
+    return t->columnwise_order == TEGROUP_COLUMNWISE_BF16  ? TEGROUP_DTYPE_BF16
+           : t->columnwise_order == TEGROUP_COLUMNWISE_F16 ? TEGROUP_DTYPE_F16
+                                                           : TEGROUP_DTYPE_F32;
 }
 
 /* Bytes of a copy's elements. */
@@ -4151,8 +4153,7 @@ typedef enum tegroup_impl_operand {
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
-    X(COLUMNWISE_ORDER, name ".columnwise_order") X(COLUMNWISE_DTYPE, name ".columnwise_dtype")                    \
-    X(GLOBAL_SCALE_INV, name ".global_scale_inv")                                                                  \
+    X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
     X(COLUMNWISE_DATA, name ".columnwise_data") X(COLUMNWISE_POINTERS, name ".columnwise_pointers")                \
     X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
     X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
@@ -4441,24 +4442,6 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* A columnwise copy of values as they were. */
-static inline tegroup_status tegroup_impl_check_values(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
-    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
-    if (!tegroup_impl_keeps_values(t)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE_ENUM(t->columnwise_dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
-                           "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->scaling != TEGROUP_SCALING_NONE, ERROR_COMBINATION,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "does not go without a scaling", TEGROUP_DTYPE_UNSET,
-                         t->columnwise_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> t->columnwise_dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
-                         "must be unset or one of values that are not quantised", dtypes, t->columnwise_dtype);
-    TEGROUP_IMPL_RULE(t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be AS_DATA with columnwise_dtype",
-                      TEGROUP_COLUMNWISE_AS_DATA, t->columnwise_order);
-    return TEGROUP_OK;
-}
-
 /* What of a tensor's fields belongs to its scaling. */
 static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -4481,12 +4464,11 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || t->shape.rows % t->scale_parts == 0, ERROR_LAYOUT,
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must divide shape.rows", t->shape.rows, t->scale_parts);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_strides(t, name, error));
-    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_F32, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
                            "must be a tegroup_columnwise_order");
     TEGROUP_IMPL_RULE(!none || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "does not go without a scaling", TEGROUP_COLUMNWISE_AS_DATA,
                       t->columnwise_order);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_values(t, name, error));
     TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
     if (none) return TEGROUP_OK;
@@ -4913,14 +4895,22 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
 /* A refusal where something is about a columnwise copy that is quantised. */
 #define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
     TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
-                      "must be 0 with columnwise_dtype: that copy is a plain tensor", 0, 1)
+                      "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
+
+/* The order of values of a type. */
+static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_COLUMNWISE_BF16
+           : dtype == TEGROUP_DTYPE_F16  ? TEGROUP_COLUMNWISE_F16
+           : dtype == TEGROUP_DTYPE_F32  ? TEGROUP_COLUMNWISE_F32
+                                         : TEGROUP_COLUMNWISE_AS_DATA;
+}
 
 /* The columnwise copy of values by itself. */
 static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
     tegroup_tensor values;
     memset(&values, 0, sizeof values);
     values.shape = t->shape;
-    values.dtype = t->columnwise_dtype;
+    values.dtype = tegroup_impl_copy_dtype(t, 1);
     values.ld = t->ld;
     values.group_stride = t->group_stride;
     values.data = t->columnwise_data;
@@ -5010,7 +5000,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
     TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
-                      "must be NULL with columnwise_dtype: values have no scales", 0, 1);
+                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
                                                   tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),
@@ -6257,12 +6247,11 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_RULE_AS(DTYPE,
-                             !tegroup_impl_keeps_values(operands[i])
-                                 || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
-                             ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
-                             "must be unset where rows are summed: those values are an operand of their own",
-                             TEGROUP_DTYPE_UNSET, operands[i]->columnwise_dtype);
+        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i])
+                              || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
+                          ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
+                          "must not be of values where rows are summed: they are an operand of their own",
+                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
@@ -12087,13 +12076,15 @@ static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "must be NULL with columnwise_dtype, unless an activation makes values: input is that copy", 0, 1);
+                      "must be NULL where columnwise_order is of values, unless an activation makes them: input is that "
+                      "copy",
+                      0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset but for ragged rows of one buffer",
-                      TEGROUP_DTYPE_UNSET, t->columnwise_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->columnwise_dtype == desc->input.dtype, ERROR_DTYPE,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be that of what the values are made of",
-                         desc->input.dtype, t->columnwise_dtype);
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must not be of values but for ragged rows of one buffer",
+                      TEGROUP_COLUMNWISE_AS_DATA, t->columnwise_order);
+    TEGROUP_IMPL_RULE(tegroup_impl_copy_dtype(t, 1) == desc->input.dtype, ERROR_DTYPE,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "of values must be of the type that they are made of",
+                      tegroup_impl_values_order(desc->input.dtype), t->columnwise_order);
     return TEGROUP_OK;
 }
 
@@ -12486,7 +12477,7 @@ static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_qua
     memset(&rest.grad_output, 0, sizeof rest.grad_output);
     memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
     rest.output.columnwise_data = NULL;
-    rest.output.columnwise_dtype = TEGROUP_DTYPE_UNSET;
+    rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
     return rest;
 }
 
@@ -13209,7 +13200,7 @@ static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, 
         if (tegroup_impl_layer_reads_values(layer, product, operand)) {
             tegroup_impl_name *name = &of->values[operand];
             *name = *layer->name[tensor];
-            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE);
+            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_ORDER);
             name->dtype = "must equal that of the values it is multiplied with";
             name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
             name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);
@@ -13886,7 +13877,6 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_ml
     t.scale_outer_stride = desc->activated.scale_outer_stride;
     t.scale_inner_stride = desc->activated.scale_inner_stride;
     t.columnwise_order = desc->activated.columnwise_order;
-    t.columnwise_dtype = desc->activated.columnwise_dtype;
     t.scale = desc->activated.scale;
     return t;
 }
@@ -14096,10 +14086,10 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
                          "must be one that is quantised", dtypes, from);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(t) || t->columnwise_dtype == from, ERROR_DTYPE,
-                         names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
-                         "must equal preactivation.dtype: values are kept as an activation makes them", from,
-                         t->columnwise_dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
+                      names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
+                      "of values must be of preactivation.dtype: an activation makes them", tegroup_impl_values_order(from),
+                      t->columnwise_order);
     return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 
@@ -14339,7 +14329,6 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
     format.columnwise_order = t->columnwise_order;
-    format.columnwise_dtype = t->columnwise_dtype;
     format.rule = *rule;
     return format;
 }
@@ -14586,9 +14575,6 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
-    TEGROUP_IMPL_RULE_AS(DTYPE, planned->columnwise_dtype == format.columnwise_dtype, ERROR_PLAN,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be as planned", planned->columnwise_dtype,
-                         format.columnwise_dtype);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -19140,7 +19126,6 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
     t.scaling = format->scaling;
     t.scale_dtype = format->scale_dtype;
     t.columnwise_order = format->columnwise_order;
-    t.columnwise_dtype = format->columnwise_dtype;
     return t;
 }
 
@@ -19223,9 +19208,6 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                              (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                           TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
-        TEGROUP_IMPL_RULE_AS(DTYPE, format->columnwise_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                             TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
-                             (int32_t)format->columnwise_dtype);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
                           "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
         TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
@@ -19241,9 +19223,9 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                       TEGROUP_SCALE_MULTIPLIER, format->rule.method);
     t = tegroup_impl_moe_quantised(p, &shape, which);
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(&t) || t.columnwise_dtype == p->rows, ERROR_DTYPE,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset or tokens.dtype: values are kept as they are",
-                         p->rows, (int32_t)t.columnwise_dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(&t) || tegroup_impl_copy_dtype(&t, 1) == p->rows, ERROR_DTYPE,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "of values must be of tokens.dtype",
+                      tegroup_impl_values_order(p->rows), t.columnwise_order);
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
@@ -20149,7 +20131,6 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
-    TEGROUP_IMPL_SAME_AS(DTYPE, which.columnwise_dtype, #which ".columnwise_dtype");                                   \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
                       now->which.rule.method)

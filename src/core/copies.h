@@ -43,14 +43,22 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
 /* A refusal where something is about a columnwise copy that is quantised. */
 #define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
     TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
-                      "must be 0 with columnwise_dtype: that copy is a plain tensor", 0, 1)
+                      "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
+
+/* The order of values of a type. */
+static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_COLUMNWISE_BF16
+           : dtype == TEGROUP_DTYPE_F16  ? TEGROUP_COLUMNWISE_F16
+           : dtype == TEGROUP_DTYPE_F32  ? TEGROUP_COLUMNWISE_F32
+                                         : TEGROUP_COLUMNWISE_AS_DATA;
+}
 
 /* The columnwise copy of values by itself. */
 static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
     tegroup_tensor values;
     memset(&values, 0, sizeof values);
     values.shape = t->shape;
-    values.dtype = t->columnwise_dtype;
+    values.dtype = tegroup_impl_copy_dtype(t, 1);
     values.ld = t->ld;
     values.group_stride = t->group_stride;
     values.data = t->columnwise_data;
@@ -140,7 +148,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
     TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
-                      "must be NULL with columnwise_dtype: values have no scales", 0, 1);
+                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
                                                   tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),

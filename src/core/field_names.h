@@ -23,8 +23,7 @@ typedef enum tegroup_impl_operand {
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
-    X(COLUMNWISE_ORDER, name ".columnwise_order") X(COLUMNWISE_DTYPE, name ".columnwise_dtype")                    \
-    X(GLOBAL_SCALE_INV, name ".global_scale_inv")                                                                  \
+    X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
     X(COLUMNWISE_DATA, name ".columnwise_data") X(COLUMNWISE_POINTERS, name ".columnwise_pointers")                \
     X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
     X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \

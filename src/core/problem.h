@@ -331,12 +331,11 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_RULE_AS(DTYPE,
-                             !tegroup_impl_keeps_values(operands[i])
-                                 || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
-                             ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
-                             "must be unset where rows are summed: those values are an operand of their own",
-                             TEGROUP_DTYPE_UNSET, operands[i]->columnwise_dtype);
+        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i])
+                              || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
+                          ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
+                          "must not be of values where rows are summed: they are an operand of their own",
+                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));

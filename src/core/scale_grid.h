@@ -50,7 +50,7 @@ typedef struct tegroup_impl_scale_grid {
 
 /* Does the columnwise copy hold values as they were, and no codes? */
 TEGROUP_IMPL_HD int tegroup_impl_keeps_values(const tegroup_tensor *t) {
-    return t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+    return t->columnwise_order >= TEGROUP_COLUMNWISE_BF16;
 }
 
 /* Are the scales of a copy at strides? Those of the columnwise one never are. */
@@ -306,7 +306,10 @@ static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) 
 
 /* The type of a copy's elements. */
 TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, int columnwise) {
-    return columnwise && tegroup_impl_keeps_values(t) ? t->columnwise_dtype : t->dtype;
+    if (!columnwise || !tegroup_impl_keeps_values(t)) return t->dtype;
+    return t->columnwise_order == TEGROUP_COLUMNWISE_BF16  ? TEGROUP_DTYPE_BF16
+           : t->columnwise_order == TEGROUP_COLUMNWISE_F16 ? TEGROUP_DTYPE_F16
+                                                           : TEGROUP_DTYPE_F32;
 }
 
 /* Bytes of a copy's elements. */

@@ -101,24 +101,6 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* A columnwise copy of values as they were. */
-static inline tegroup_status tegroup_impl_check_values(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
-    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
-    if (!tegroup_impl_keeps_values(t)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE_ENUM(t->columnwise_dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
-                           "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->scaling != TEGROUP_SCALING_NONE, ERROR_COMBINATION,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "does not go without a scaling", TEGROUP_DTYPE_UNSET,
-                         t->columnwise_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> t->columnwise_dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE),
-                         "must be unset or one of values that are not quantised", dtypes, t->columnwise_dtype);
-    TEGROUP_IMPL_RULE(t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be AS_DATA with columnwise_dtype",
-                      TEGROUP_COLUMNWISE_AS_DATA, t->columnwise_order);
-    return TEGROUP_OK;
-}
-
 /* What of a tensor's fields belongs to its scaling. */
 static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -141,12 +123,11 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || t->shape.rows % t->scale_parts == 0, ERROR_LAYOUT,
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must divide shape.rows", t->shape.rows, t->scale_parts);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_strides(t, name, error));
-    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_F32, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
                            "must be a tegroup_columnwise_order");
     TEGROUP_IMPL_RULE(!none || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "does not go without a scaling", TEGROUP_COLUMNWISE_AS_DATA,
                       t->columnwise_order);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_values(t, name, error));
     TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
     if (none) return TEGROUP_OK;

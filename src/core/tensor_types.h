@@ -58,12 +58,16 @@ typedef struct tegroup_shape {
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
-/* How the columnwise copy lies. */
+/* How the columnwise copy lies, and whether it is quantised. */
 typedef enum tegroup_columnwise_order {
     TEGROUP_COLUMNWISE_AS_DATA    = 0, /* as data does: the same rows, columns, ld and group_stride                */
-    TEGROUP_COLUMNWISE_TRANSPOSED = 1  /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
+    TEGROUP_COLUMNWISE_TRANSPOSED = 1, /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
                                           groups one after another without gaps; what pads a group's rows is 0. For
                                           products that want the summed index contiguous                       */
+    TEGROUP_COLUMNWISE_BF16       = 2, /* as data does, but the values as they were, of this type and without scales: in
+                                          a layer the products that sum over rows multiply them as they are    */
+    TEGROUP_COLUMNWISE_F16        = 3,
+    TEGROUP_COLUMNWISE_F32        = 4
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 16
 
@@ -100,9 +104,6 @@ typedef struct tegroup_tensor {
     int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
                                              scales of its own, one after another (gate and up: 2); 0 = 1     */
     tegroup_columnwise_order columnwise_order;
-    tegroup_dtype   columnwise_dtype;     /* UNSET = dtype. F32, F16 or BF16, with a scaling: the columnwise copy is not
-                                             quantised, but the values as they were: [as data], AS_DATA, without scales.
-                                             Layers whose products sum over rows multiply these values           */
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;

@@ -134,7 +134,7 @@ static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, 
         if (tegroup_impl_layer_reads_values(layer, product, operand)) {
             tegroup_impl_name *name = &of->values[operand];
             *name = *layer->name[tensor];
-            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE);
+            name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_ORDER);
             name->dtype = "must equal that of the values it is multiplied with";
             name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
             name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);

@@ -69,9 +69,6 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
-    TEGROUP_IMPL_RULE_AS(DTYPE, planned->columnwise_dtype == format.columnwise_dtype, ERROR_PLAN,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be as planned", planned->columnwise_dtype,
-                         format.columnwise_dtype);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;

@@ -208,7 +208,6 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
     format.columnwise_order = t->columnwise_order;
-    format.columnwise_dtype = t->columnwise_dtype;
     format.rule = *rule;
     return format;
 }

@@ -22,6 +22,7 @@
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
+#include "core/copies.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
 #include "layer/quantize_rules.h"
@@ -259,7 +260,6 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_ml
     t.scale_outer_stride = desc->activated.scale_outer_stride;
     t.scale_inner_stride = desc->activated.scale_inner_stride;
     t.columnwise_order = desc->activated.columnwise_order;
-    t.columnwise_dtype = desc->activated.columnwise_dtype;
     t.scale = desc->activated.scale;
     return t;
 }
@@ -469,10 +469,10 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
                          "must be one that is quantised", dtypes, from);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(t) || t->columnwise_dtype == from, ERROR_DTYPE,
-                         names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_DTYPE],
-                         "must equal preactivation.dtype: values are kept as an activation makes them", from,
-                         t->columnwise_dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
+                      names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
+                      "of values must be of preactivation.dtype: an activation makes them", tegroup_impl_values_order(from),
+                      t->columnwise_order);
     return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 

@@ -144,7 +144,6 @@ typedef struct tegroup_mlp_format {
     tegroup_dtype      scale_dtype;
     int32_t            scale_strides;    /* 1 = set                                                              */
     tegroup_columnwise_order columnwise_order;
-    tegroup_dtype      columnwise_dtype;
     tegroup_scale_rule rule;
 } tegroup_mlp_format;
 

@@ -236,7 +236,7 @@ static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_qua
     memset(&rest.grad_output, 0, sizeof rest.grad_output);
     memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
     rest.output.columnwise_data = NULL;
-    rest.output.columnwise_dtype = TEGROUP_DTYPE_UNSET;
+    rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
     return rest;
 }
 

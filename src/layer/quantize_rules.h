@@ -154,13 +154,15 @@ static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "must be NULL with columnwise_dtype, unless an activation makes values: input is that copy", 0, 1);
+                      "must be NULL where columnwise_order is of values, unless an activation makes them: input is that "
+                      "copy",
+                      0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset but for ragged rows of one buffer",
-                      TEGROUP_DTYPE_UNSET, t->columnwise_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->columnwise_dtype == desc->input.dtype, ERROR_DTYPE,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be that of what the values are made of",
-                         desc->input.dtype, t->columnwise_dtype);
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must not be of values but for ragged rows of one buffer",
+                      TEGROUP_COLUMNWISE_AS_DATA, t->columnwise_order);
+    TEGROUP_IMPL_RULE(tegroup_impl_copy_dtype(t, 1) == desc->input.dtype, ERROR_DTYPE,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "of values must be of the type that they are made of",
+                      tegroup_impl_values_order(desc->input.dtype), t->columnwise_order);
     return TEGROUP_OK;
 }
 

@@ -73,7 +73,6 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
     t.scaling = format->scaling;
     t.scale_dtype = format->scale_dtype;
     t.columnwise_order = format->columnwise_order;
-    t.columnwise_dtype = format->columnwise_dtype;
     return t;
 }
 
@@ -156,9 +155,6 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                              (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
                           TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
-        TEGROUP_IMPL_RULE_AS(DTYPE, format->columnwise_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                             TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
-                             (int32_t)format->columnwise_dtype);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
                           "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
         TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
@@ -174,8 +170,8 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                       TEGROUP_SCALE_MULTIPLIER, format->rule.method);
     t = tegroup_impl_moe_quantised(p, &shape, which);
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_keeps_values(&t) || t.columnwise_dtype == p->rows, ERROR_DTYPE,
-                         TEGROUP_IMPL_PATH(COLUMNWISE_DTYPE), "must be unset or tokens.dtype: values are kept as they are",
-                         p->rows, (int32_t)t.columnwise_dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(&t) || tegroup_impl_copy_dtype(&t, 1) == p->rows, ERROR_DTYPE,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "of values must be of tokens.dtype",
+                      tegroup_impl_values_order(p->rows), t.columnwise_order);
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }

@@ -14,9 +14,8 @@ typedef struct tegroup_moe_format {
     tegroup_dtype      dtype;       /* of the elements                                                            */
     tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
     tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
-                                                  would serve: there is a copy of its own then                     */
-    tegroup_dtype      columnwise_dtype; /* tokens' dtype: wgrad reads the values as they were, in place of such a copy;
-                                            UNSET = it reads codes                                                */
+                                                  would serve: there is a copy of its own then. One of values must be of
+                                                  tokens' dtype: wgrad then reads rows as they were                */
     tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
 } tegroup_moe_format;
 

@@ -2,12 +2,13 @@
 
 /* A training step of a grouped MLP in block FP8 beside the same in BF16: forward, dgrad and wgrad, SwiGLU, row probabilities and
  * their gradient, main_grad in FP32. In FP8 rows are E4M3 in 1x128 blocks and weights E4M3 in 128x128 ones; every quantise counts
- * but that of the weights, which are kept: that of X and of dY, one call each for both copies, and those within the MLP. In BF16
+ * but that of the weights, which are kept: that of X and of dY, one call each for both copies, and those within the MLP. "Mixed"
+ * has weight gradients of BF16: rows are quantised rowwise, and wgrad reads them as they were (TEGROUP_COLUMNWISE_BF16). In BF16
  * activations are in epilogues where AUTO has them.
  *
  * Arguments: a layer's name for that one alone; accumulate: main_grad is added to; e5m2: gradients are of that type; nodes: each
  * launch by itself, as a captured step has them. Calls take turns in random order, 256 MB are written before each, medians of
- * ROUNDS. Results of FP8 are held against those of BF16: their distance, relative to the size, is the last column, and must be
+ * ROUNDS. Results are held against those of BF16: the larger distance, relative to the size, is the last column, and must be
  * below 0.1. Operands are random normal numbers. */
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@
 #include "bench.h"
 
 enum { X, DY, FORWARD, DGRAD, WGRAD, STEP, WORKS, ROUNDS = 11 };
+enum { IN_BF16, IN_FP8, MIXED, KINDS };
+static const char *const kinds[KINDS] = {"BF16", "FP8", "mixed"};
 static const char *const works[WORKS] = {"quantise X", "quantise dY", "forward", "dgrad", "wgrad", "step"};
 
 /* rows: tokens times experts a token. Widths and rows are those of tests/bench/shapes.json; dsv3's also with other numbers of experts. */
@@ -39,13 +42,15 @@ static __global__ void distance(const void *a, const void *b, bool wide, size_t 
     atomicAdd(&sums[0], off), atomicAdd(&sums[1], size);
 }
 
-/* A tensor as it is quantised, with room for these copies. */
-static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_scaling scaling) {
+/* A tensor as it is quantised, with room for both copies; or rowwise, with these values beside it. */
+static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_scaling scaling, void *values = NULL) {
     tegroup_layout layout;
-    t.dtype = dtype, t.scaling = scaling, t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, t.data = NULL;
+    t.dtype = dtype, t.scaling = scaling, t.data = NULL;
+    t.columnwise_order = values ? TEGROUP_COLUMNWISE_BF16 : TEGROUP_COLUMNWISE_TRANSPOSED;
     MUST(tegroup_tensor_layout(&t, TEGROUP_COPIES_BOTH, &layout, &error));
     void **const buffers[] = {&t.data, &t.scale_inv, &t.columnwise_data, &t.columnwise_scale_inv};
-    for (int i = 0; i < 4; i++) *buffers[i] = device((int64_t)layout.items[i].bytes);
+    for (int i = 0; i < (values ? 2 : 4); i++) *buffers[i] = device((int64_t)layout.items[i].bytes);
+    if (values) t.columnwise_data = values;
     return t;
 }
 static tegroup_quantize_desc quantise_of(const tegroup_tensor &from, const tegroup_tensor &to) {
@@ -54,6 +59,7 @@ static tegroup_quantize_desc quantise_of(const tegroup_tensor &from, const tegro
     q.struct_size = sizeof q;
     q.space = TEGROUP_SPACE_DEVICE;
     q.input = from, q.output = to;
+    if (to.columnwise_order == TEGROUP_COLUMNWISE_BF16) q.output.columnwise_data = NULL; /* which is `from` */
     q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
     return q;
 }
@@ -127,14 +133,14 @@ int main(int count_of_arguments, char **arguments) {
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32, e4m3 = TEGROUP_DTYPE_F8E4M3, gradient = e5m2 ? TEGROUP_DTYPE_F8E5M2 : e4m3;
     const tegroup_scaling row = TEGROUP_SCALING_BLOCK_1X128, square = TEGROUP_SCALING_BLOCK_128X128;
     char *flush;
-    double *sums, mean = 0;
+    double *sums, mean[KINDS] = {0};
     int count = 0, wrong = 0;
     cudaEvent_t begin, end;
     MUST(cudaMalloc((void **)&flush, (size_t)256 << 20));
     MUST(cudaMalloc((void **)&sums, 2 * sizeof *sums));
     MUST(cudaEventCreate(&begin));
     MUST(cudaEventCreate(&end));
-    printf("%-16s %-7s %-12s %10s %10s %7s %9s\n", "layer", "split", "work", "BF16 us", "FP8 us", "ratio", "distance");
+    printf("%-16s %-7s %-12s %10s %10s %7s %10s %7s %9s\n", "layer", "split", "work", "BF16 us", "FP8 us", "ratio", "mixed us", "ratio", "distance");
     for (const layer &l : layers)
         for (int uneven = 0; uneven < 2 && (!only || only == l.name); uneven++) {
             std::vector<int64_t> sizes((size_t)l.groups, l.rows / l.groups);
@@ -154,16 +160,16 @@ int main(int count_of_arguments, char **arguments) {
             MUST(tegroup_shape_prepare(&rows, device((int64_t)layout.total_bytes), layout.total_bytes, 0, &error));
             auto routed = [&](int64_t cols, tegroup_dtype dtype, void *data) { return tegroup_tensor_of(rows, cols, dtype, data); };
             auto each = [&](int64_t r, int64_t cols, tegroup_dtype dtype, void *data) { return tegroup_tensor_uniform(l.groups, r, cols, dtype, data); };
-            contestant of[2];
+            contestant of[KINDS];
             std::vector<float> scales((size_t)l.rows);
             for (int64_t i = 0; i < l.rows; i++) scales[(size_t)i] = (float)(1 + i % 97) / 100;
             void *row_scale = device(4 * l.rows);
             MUST(cudaMemcpy(row_scale, scales.data(), 4 * (size_t)l.rows, cudaMemcpyHostToDevice));
-            for (int fp8 = 0; fp8 < 2; fp8++) {
-                contestant &c = of[fp8];
+            for (int kind = 0; kind < KINDS; kind++) {
+                contestant &c = of[kind];
                 tegroup_mlp_desc &m = c.mlp;
                 memset(&c, 0, sizeof c);
-                c.quantises = fp8;
+                c.quantises = kind != IN_BF16;
                 m.struct_size = sizeof m;
                 m.space = TEGROUP_SPACE_DEVICE;
                 m.activation = TEGROUP_ACTIVATION_SWIGLU;
@@ -180,7 +186,7 @@ int main(int count_of_arguments, char **arguments) {
                 m.fc2.main_grad = each(l.d, l.h, f32, device(l.groups * l.h * l.d * 4));
                 MUST(cudaMemset(m.fc1.main_grad.data, 0, (size_t)(l.groups * 2 * l.h * l.d * 4)));
                 MUST(cudaMemset(m.fc2.main_grad.data, 0, (size_t)(l.groups * l.h * l.d * 4)));
-                if (!fp8) {
+                if (kind == IN_BF16) {
                     m.input = routed(l.d, bf16, normal(l.rows * l.d, 1));
                     m.grad_output = routed(l.d, bf16, normal(l.rows * l.d, 1));
                     m.fc1.weight = each(2 * l.h, l.d, bf16, normal(l.groups * 2 * l.h * l.d, 1 / sqrtf((float)l.d)));
@@ -189,11 +195,12 @@ int main(int count_of_arguments, char **arguments) {
                     m.grad_preactivation = routed(2 * l.h, bf16, device(l.rows * l.h * 4));
                 } else {
                     const tegroup_mlp_desc &b = of[0].mlp;
+                    const bool mixed = kind == MIXED;
                     m.activated_rule = m.grad_rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
-                    m.input = room_for(b.input, e4m3, row);
-                    m.grad_output = room_for(b.grad_output, gradient, row);
-                    m.activated = room_for(b.activated, e4m3, row);
-                    m.grad_preactivation = room_for(b.grad_preactivation, gradient, row);
+                    m.input = room_for(b.input, e4m3, row, mixed ? b.input.data : NULL);
+                    m.grad_output = room_for(b.grad_output, gradient, row, mixed ? b.grad_output.data : NULL);
+                    m.activated = room_for(b.activated, e4m3, row, mixed ? device(l.rows * l.h * 2) : NULL);
+                    m.grad_preactivation = room_for(b.grad_preactivation, gradient, row, mixed ? device(l.rows * l.h * 4) : NULL);
                     c.quantise[0] = quantise_of(b.input, m.input);
                     c.quantise[1] = quantise_of(b.grad_output, m.grad_output);
                     m.fc1.weight = room_for(b.fc1.weight, e4m3, square);
@@ -215,23 +222,25 @@ int main(int count_of_arguments, char **arguments) {
                 const double off = sqrt(both[0] / both[1]);
                 if (!(off <= worst)) worst = off;
             };
-            const tegroup_mlp_desc &a = of[1].mlp, &b = of[0].mlp;
-            compare(a.out, b.out, l.rows * l.d);
-            compare(a.dgrad_out, b.dgrad_out, l.rows * l.d);
-            compare(a.grad_row_scale, b.grad_row_scale, l.rows);
-            compare(a.fc1.main_grad, b.fc1.main_grad, l.groups * 2 * l.h * l.d);
-            compare(a.fc2.main_grad, b.fc2.main_grad, l.groups * l.h * l.d);
-            std::vector<float> times[2 * WORKS];
+            for (int kind = IN_FP8; kind < KINDS; kind++) {
+                const tegroup_mlp_desc &a = of[kind].mlp, &b = of[0].mlp;
+                compare(a.out, b.out, l.rows * l.d);
+                compare(a.dgrad_out, b.dgrad_out, l.rows * l.d);
+                compare(a.grad_row_scale, b.grad_row_scale, l.rows);
+                compare(a.fc1.main_grad, b.fc1.main_grad, l.groups * 2 * l.h * l.d);
+                compare(a.fc2.main_grad, b.fc2.main_grad, l.groups * l.h * l.d);
+            }
+            std::vector<float> times[KINDS * WORKS];
             for (int round = -1; round < ROUNDS; round++) {
-                int order[2 * WORKS];
-                for (int i = 0; i < 2 * WORKS; i++) order[i] = i;
-                for (int i = 2 * WORKS - 1; i > 0; i--) std::swap(order[i], order[rand() % (i + 1)]);
+                int order[KINDS * WORKS];
+                for (int i = 0; i < KINDS * WORKS; i++) order[i] = i;
+                for (int i = KINDS * WORKS - 1; i > 0; i--) std::swap(order[i], order[rand() % (i + 1)]);
                 for (int which : order) {
                     float ms;
-                    if (which % 2 == 0 && which / 2 <= DY) continue;
+                    if (which % KINDS == IN_BF16 && which / KINDS <= DY) continue;
                     MUST(cudaMemsetAsync(flush, round, (size_t)256 << 20));
                     MUST(cudaEventRecord(begin));
-                    of[which % 2].run(which / 2, 0);
+                    of[which % KINDS].run(which / KINDS, 0);
                     MUST(cudaEventRecord(end));
                     MUST(cudaEventSynchronize(end));
                     MUST(cudaEventElapsedTime(&ms, begin, end));
@@ -240,19 +249,24 @@ int main(int count_of_arguments, char **arguments) {
             }
             for (auto &t : times) std::sort(t.begin(), t.end());
             for (int work = 0; work < WORKS; work++) {
-                const double there = work > DY ? (double)times[2 * work][ROUNDS / 2] : 0, here = (double)times[2 * work + 1][ROUNDS / 2];
-                if (work <= DY) printf("%-16s %-7s %-12s %10s %10.1f\n", l.name, uneven ? "uneven" : "even", works[work], "", here);
-                else printf("%-16s %-7s %-12s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], there, here, there / here);
-                if (work == STEP) printf(" %9.4f%s", worst, worst < 0.1 ? "" : "  WRONG"), mean += log(there / here), count++;
+                double us[KINDS];
+                for (int kind = 0; kind < KINDS; kind++) us[kind] = kind == IN_BF16 && work <= DY ? 0 : (double)times[KINDS * work + kind][ROUNDS / 2];
+                printf("%-16s %-7s %-12s", l.name, uneven ? "uneven" : "even", works[work]);
+                if (work <= DY) printf(" %10s %10.1f %7s %10.1f\n", "", us[IN_FP8], "", us[MIXED]);
+                else printf(" %10.1f %10.1f %7.3f %10.1f %7.3f", us[IN_BF16], us[IN_FP8], us[IN_BF16] / us[IN_FP8], us[MIXED], us[IN_BF16] / us[MIXED]);
+                if (work == STEP) {
+                    printf(" %9.4f%s", worst, worst < 0.1 ? "" : "  WRONG"), count++;
+                    for (int kind = IN_FP8; kind < KINDS; kind++) mean[kind] += log(us[IN_BF16] / us[kind]);
+                }
                 if (work > DY) printf("\n");
             }
             wrong += !(worst < 0.1);
             if (nodes)
-                for (int fp8 = 0; fp8 < 2; fp8++) print_nodes(of[fp8], fp8 ? "FP8 " : "BF16");
+                for (int kind = 0; kind < KINDS; kind++) print_nodes(of[kind], kinds[kind]);
             fflush(stdout);
             for (void *p : held) MUST(cudaFree(p));
             held.clear();
         }
-    printf("geometric mean of steps: %.3f\n", exp(mean / count));
+    printf("geometric mean of steps: FP8 %.3f, mixed %.3f\n", exp(mean[IN_FP8] / count), exp(mean[MIXED] / count));
     return wrong != 0;
 }

@@ -25,28 +25,34 @@ typedef struct layer_format {
     tegroup_dtype forward, backward;
     tegroup_scale_preset preset;
     tegroup_columnwise_order order;
+    int values; /* 1: wgrad reads rows as they were */
 } layer_format;
 static const layer_format layer_formats[] = {
-    {"blocks", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_AS_DATA},
-    {"blocks, transposed", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_DEEPGEMM, TEGROUP_COLUMNWISE_TRANSPOSED},
-    {"rows", TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED},
-    {"tensor", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_AS_DATA},
-    {"tensor, transposed", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED},
-    {"mxfp8", TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8_32X32, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_MXFP8, TEGROUP_COLUMNWISE_AS_DATA},
-    {"nvfp4", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4_16X16, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA},
-    {"mxfp8, weights by 1x32", TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_OCP_MX, TEGROUP_COLUMNWISE_AS_DATA},
-    {"nvfp4, weights by 1x16", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA},
-    {"weights of mxfp4", TEGROUP_SCALING_NONE, TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_OCP_MX, TEGROUP_COLUMNWISE_AS_DATA},
-    {"weights of nvfp4", TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA},
-    {"weights of blocks", TEGROUP_SCALING_NONE, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_AS_DATA},
+    {"blocks", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"blocks, transposed", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_DEEPGEMM, TEGROUP_COLUMNWISE_TRANSPOSED, 0},
+    {"rows", TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED, 0},
+    {"tensor", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"tensor, transposed", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED, 0},
+    {"mxfp8", TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8_32X32, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_MXFP8, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"nvfp4", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4_16X16, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"mxfp8, weights by 1x32", TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_OCP_MX, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"nvfp4, weights by 1x16", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"blocks, values", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_AS_DATA, 1},
+    {"tensor, values", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_AS_DATA, 1},
+    {"nvfp4, values", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4_16X16, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA, 1},
+    {"weights of mxfp4", TEGROUP_SCALING_NONE, TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_OCP_MX, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"weights of nvfp4", TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_AS_DATA, 0},
+    {"weights of blocks", TEGROUP_SCALING_NONE, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_UNSET, TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_AS_DATA, 0},
 };
 enum { LAYER_FORMATS = sizeof layer_formats / sizeof *layer_formats };
 
-SUPPORT tegroup_moe_format moe_format(const layer_format *f, tegroup_dtype dtype) {
+/* tokens: their type. */
+SUPPORT tegroup_moe_format moe_format(const layer_format *f, tegroup_dtype dtype, tegroup_dtype tokens) {
     tegroup_moe_format format;
     memset(&format, 0, sizeof format);
     if (f->rows == TEGROUP_SCALING_NONE) return format;
     format.scaling = f->rows, format.dtype = dtype, format.columnwise_order = f->order, format.rule = tegroup_scale_rule_of(f->preset);
+    if (f->values) format.columnwise_order = tokens == TEGROUP_DTYPE_BF16 ? TEGROUP_COLUMNWISE_BF16 : TEGROUP_COLUMNWISE_F32;
     return format;
 }
 
@@ -57,8 +63,11 @@ SUPPORT void give_memory(tegroup_tensor *t, void *(*memory)(size_t)) {
     memset(&layout, 0, sizeof layout);
     must(tegroup_tensor_layout(t, TEGROUP_COPIES_BOTH, &layout, &error), &error);
     t->data = memory(layout.items[0].bytes), t->scale_inv = memory(layout.items[1].bytes);
-    if (t->scaling != TEGROUP_SCALING_TENSOR || t->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED)
-        t->columnwise_data = memory(layout.items[2].bytes), t->columnwise_scale_inv = memory(layout.items[3].bytes);
+    const int values = t->columnwise_order >= TEGROUP_COLUMNWISE_BF16;
+    if (t->scaling != TEGROUP_SCALING_TENSOR || t->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED || values) {
+        t->columnwise_data = memory(layout.items[2].bytes);
+        if (!values) t->columnwise_scale_inv = memory(layout.items[3].bytes);
+    }
     if (layout.items[4].bytes > 0) t->global_scale_inv = (float *)memory(layout.items[4].bytes);
     t->amax = (float *)memory(4 * (size_t)t->shape.groups);
 }
@@ -77,6 +86,7 @@ SUPPORT tegroup_tensor hand_rows(tegroup_shape shape, int64_t cols, tegroup_dtyp
     t.dtype = format->dtype, t.scaling = format->scaling, t.scale_dtype = format->scale_dtype, t.columnwise_order = format->columnwise_order;
     give_memory(&t, fresh);
     quantize.output = t;
+    if (from != NULL && t.columnwise_order >= TEGROUP_COLUMNWISE_BF16) t.columnwise_data = from->data, quantize.output.columnwise_data = NULL;
     if (from != NULL) must(tegroup_quantize(&quantize, stream, &error), &error);
     return t;
 }
@@ -97,8 +107,8 @@ SUPPORT void layer_in_format(layer *l, const layer_format *f) {
         weights[i]->weight = quantize.output;
         weights[i]->weight.amax = NULL;
     }
-    l->desc.rows_format = moe_format(f, f->forward);
-    if (l->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET) l->desc.grad_format = moe_format(f, f->backward);
+    l->desc.rows_format = moe_format(f, f->forward, l->dtype);
+    if (l->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET) l->desc.grad_format = moe_format(f, f->backward, l->dtype);
     if (l->desc.grad_format.scaling == TEGROUP_SCALING_NONE || !l->biases) return;
     memset(&weights[1]->bias, 0, sizeof weights[1]->bias), memset(&weights[1]->bias_grad, 0, sizeof weights[1]->bias_grad);
     memset(l->b2, 0, (size_t)(l->experts * l->outputs) * sizeof *l->b2);

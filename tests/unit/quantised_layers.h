@@ -46,17 +46,24 @@ SUPPORT void *room(size_t bytes) {
     return data;
 }
 
+/* Orders of values: the columnwise copy is not quantised. */
+SUPPORT tegroup_columnwise_order order_of_values(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_COLUMNWISE_BF16 : dtype == TEGROUP_DTYPE_F32 ? TEGROUP_COLUMNWISE_F32 : TEGROUP_COLUMNWISE_AS_DATA;
+}
+SUPPORT int keeps_values(const tegroup_tensor *t) { return t->columnwise_order == TEGROUP_COLUMNWISE_BF16 || t->columnwise_order == TEGROUP_COLUMNWISE_F32; }
+SUPPORT tegroup_dtype dtype_of_values(const tegroup_tensor *t) { return t->columnwise_order == TEGROUP_COLUMNWISE_BF16 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32; }
+
 /* Memory for the copies of a tensor of this scaling, full of poison. */
 SUPPORT void give_copies(tegroup_tensor *t, tegroup_scaling scaling, tegroup_dtype dtype, int transposed, int copies) {
     tegroup_layout layout;
     tegroup_error error;
     t->scaling = scaling;
     t->dtype = dtype;
-    t->columnwise_order = transposed && t->columnwise_dtype == TEGROUP_DTYPE_UNSET ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
+    if (!keeps_values(t)) t->columnwise_order = transposed ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
     if (tegroup_tensor_layout(t, TEGROUP_COPIES_BOTH, &layout, &error) != TEGROUP_OK) { fprintf(stderr, "%s %s\n", error.field, error.rule); abort(); }
     if (copies & 1) t->data = room(layout.items[0].bytes), t->scale_inv = room(layout.items[1].bytes);
     if (copies & 2) t->columnwise_data = room(layout.items[2].bytes);
-    if (copies & 2 && t->columnwise_dtype == TEGROUP_DTYPE_UNSET) t->columnwise_scale_inv = room(layout.items[3].bytes);
+    if (copies & 2 && !keeps_values(t)) t->columnwise_scale_inv = room(layout.items[3].bytes);
     if (layout.items[4].bytes > 0) t->global_scale_inv = (float *)room(layout.items[4].bytes);
     if (layout.items[4].bytes > 0 || scaling == TEGROUP_SCALING_TENSOR) t->amax = (float *)room((size_t)t->shape.groups * 4);
 }
@@ -81,7 +88,7 @@ SUPPORT tegroup_tensor quantised_tensor(const quantised_layer *l, const tegroup_
     q.input = shape != NULL ? tegroup_tensor_of(*shape, cols, dtype, data) : tegroup_tensor_uniform(QL_GROUPS, rows, cols, dtype, data);
     q.output = q.input;
     q.output.data = NULL;
-    q.output.columnwise_dtype = values;
+    q.output.columnwise_order = order_of_values(values);
     give_copies(&q.output, weights ? l->f->weights : l->f->rows, backward ? l->f->backward : l->f->forward, l->transposed, values != TEGROUP_DTYPE_UNSET ? 1 : 3);
     q.rule = tegroup_scale_rule_of(l->f->preset);
     if (tegroup_quantize(&q, NULL, &error) != TEGROUP_OK) { fprintf(stderr, "%s %s\n", error.field, error.rule); abort(); }
@@ -174,10 +181,10 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
     d->preactivation = plain_rows(l, wide, between);
     d->recompute = recompute < 0 ? rng_chance(r, 50) : recompute;
     d->activated = tegroup_tensor_of(l->rows, QL_H, TEGROUP_DTYPE_UNSET, NULL);
-    d->activated.columnwise_dtype = l->values;
+    d->activated.columnwise_order = order_of_values(l->values);
     give_copies(&d->activated, f->rows, f->forward, l->transposed, d->recompute ? 2 : 3);
     d->grad_preactivation = tegroup_tensor_of(l->rows, wide, TEGROUP_DTYPE_UNSET, NULL);
-    d->grad_preactivation.columnwise_dtype = l->values;
+    d->grad_preactivation.columnwise_order = order_of_values(l->values);
     l->in_place = l->values != TEGROUP_DTYPE_UNSET && rng_chance(r, 50);
     give_copies(&d->grad_preactivation, f->rows, f->backward, l->transposed, l->in_place ? 1 : 3);
     if (l->in_place) d->grad_preactivation.columnwise_data = d->preactivation.data;
@@ -201,8 +208,7 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
 
 /* What a product that sums over rows is given of a tensor: its values, where it keeps them, as a tensor of their own. */
 SUPPORT tegroup_tensor as_summed(const tegroup_tensor *t) {
-    if (t->columnwise_dtype == TEGROUP_DTYPE_UNSET) return *t;
-    return tegroup_tensor_of(t->shape, t->shape.cols, t->columnwise_dtype, t->columnwise_data);
+    return keeps_values(t) ? tegroup_tensor_of(t->shape, t->shape.cols, dtype_of_values(t), t->columnwise_data) : *t;
 }
 
 /* The values of the copy that is quantised along the rows or the columns, group after group as they lie. */
@@ -213,9 +219,9 @@ SUPPORT float *meaning(const tegroup_tensor *t, int columnwise) {
     tegroup_dequantize_desc d;
     tegroup_error error;
     memset(&d, 0, sizeof d);
-    const int kept = columnwise && t->columnwise_dtype != TEGROUP_DTYPE_UNSET;
+    const int kept = columnwise && keeps_values(t);
     if (t->scaling == TEGROUP_SCALING_NONE || kept) {
-        for (int64_t i = 0; i < elements; i++) values[i] = (float)load(kept ? t->columnwise_dtype : t->dtype, kept ? t->columnwise_data : t->data, i);
+        for (int64_t i = 0; i < elements; i++) values[i] = (float)load(kept ? dtype_of_values(t) : t->dtype, kept ? t->columnwise_data : t->data, i);
         return values;
     }
     d.struct_size = sizeof d;

@@ -566,18 +566,20 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.adds_to_grad_tokens = 2, TEGROUP_ERROR_VALUE, "adds_to_grad_tokens");
     REFUSED(forward, d.drops_by_weight = 1, TEGROUP_ERROR_PLAN, "drops_by_weight");
     /* formats */
-    const tegroup_moe_format blocks = moe_format(&layer_formats[0], TEGROUP_DTYPE_F8E4M3);
+    const tegroup_moe_format blocks = moe_format(&layer_formats[0], TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_BF16);
     REFUSED(plan, d.rows_format.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "rows_format.scaling");
     REFUSED(plan, d.grad_format.scaling = (tegroup_scaling)-1, TEGROUP_ERROR_VALUE, "grad_format.scaling");
     REFUSED(plan, d.rows_format.dtype = TEGROUP_DTYPE_F8E4M3, TEGROUP_ERROR_COMBINATION, "rows_format.dtype");
     REFUSED(plan, d.grad_format.scale_dtype = TEGROUP_DTYPE_F8E8M0, TEGROUP_ERROR_COMBINATION, "grad_format.scale_dtype");
     REFUSED(plan, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_ERROR_COMBINATION, "rows_format.columnwise_order");
+    REFUSED(plan, d.grad_format.columnwise_order = TEGROUP_COLUMNWISE_BF16, TEGROUP_ERROR_COMBINATION, "grad_format.columnwise_order");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_F16, TEGROUP_ERROR_DTYPE, "rows_format.columnwise_order");
     REFUSED(plan, d.grad_format.rule = blocks.rule, TEGROUP_ERROR_COMBINATION, "grad_format.rule.method");
     REFUSED(plan, d.rows_format = blocks; d.rows_format.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "rows_format.dtype");
     REFUSED(plan, d.rows_format = blocks; d.rows_format.dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_DTYPE, "rows_format.dtype");
     REFUSED(plan, d.rows_format = blocks; d.rows_format.rule.method = TEGROUP_SCALE_UNSET, TEGROUP_ERROR_UNSET, "rows_format.rule.method");
     REFUSED(plan, d.rows_format = blocks; d.rows_format.rule.method = TEGROUP_SCALE_GIVEN, TEGROUP_ERROR_UNSUPPORTED, "rows_format.rule.method");
-    REFUSED(plan, d.rows_format = blocks; d.rows_format.columnwise_order = (tegroup_columnwise_order)2, TEGROUP_ERROR_VALUE, "rows_format.columnwise_order");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.columnwise_order = (tegroup_columnwise_order)5, TEGROUP_ERROR_VALUE, "rows_format.columnwise_order");
     REFUSED(plan, d.rows_format = blocks; d.tokens.dtype = d.grad_output.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "tokens.dtype");
     REFUSED(plan, d.grad_format = blocks, TEGROUP_ERROR_UNSUPPORTED, "grad_format.scaling"); /* fc2 has a bias */
     REFUSED(plan, memset(&d.grad_output, 0, sizeof d.grad_output * 3); d.experts.recompute = 0; memset(&d.experts.fc1.main_grad, 0, sizeof(tegroup_tensor) * 2);
@@ -626,6 +628,7 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(forward, d.rows_format.rule.power_of_two = !d.rows_format.rule.power_of_two, TEGROUP_ERROR_PLAN, "rows_format.rule.method");
     REFUSED(forward, d.rows_format.dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_PLAN, "rows_format.dtype");
     REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");
+    REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_F32, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");
     layer_free(&l);
     guards_release(mark);
 }

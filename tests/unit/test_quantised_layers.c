@@ -207,9 +207,9 @@ static void keep_values(tegroup_quantize_desc *q, const tegroup_tensor *like) {
     tegroup_activation_desc forward;
     tegroup_activation_backward_desc backward;
     memset(&forward, 0, sizeof forward), memset(&backward, 0, sizeof backward);
-    if (like->columnwise_dtype == TEGROUP_DTYPE_UNSET) return;
-    q->output.columnwise_dtype = like->columnwise_dtype, q->output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
-    q->output.columnwise_data = room((size_t)(like->shape.rows * like->shape.cols) * size_of(like->columnwise_dtype));
+    if (!keeps_values(like)) return;
+    q->output.columnwise_order = like->columnwise_order;
+    q->output.columnwise_data = room((size_t)(like->shape.rows * like->shape.cols) * size_of(dtype_of_values(like)));
     forward.struct_size = sizeof forward, backward.struct_size = sizeof backward;
     forward.space = backward.space = TEGROUP_SPACE_HOST;
     forward.activation = backward.activation = q->activation, forward.interleaved = backward.interleaved = q->interleaved;
@@ -217,7 +217,7 @@ static void keep_values(tegroup_quantize_desc *q, const tegroup_tensor *like) {
     forward.snapshot = backward.snapshot = like->shape.snapshot;
     forward.row_scale = backward.row_scale = q->row_scale;
     forward.input = backward.input = tegroup_matrix_of(q->input.data, q->input.shape.rows, q->input.shape.cols, q->input.dtype);
-    forward.output = backward.grad_input = tegroup_matrix_of(q->output.columnwise_data, like->shape.rows, like->shape.cols, like->columnwise_dtype);
+    forward.output = backward.grad_input = tegroup_matrix_of(q->output.columnwise_data, like->shape.rows, like->shape.cols, dtype_of_values(like));
     if (q->grad_output.dtype == TEGROUP_DTYPE_UNSET) { OK(tegroup_activation_forward(&forward, NULL, &error)); return; }
     backward.grad_output = tegroup_matrix_of(q->grad_output.data, q->grad_output.shape.rows, q->grad_output.shape.cols, q->grad_output.dtype);
     OK(tegroup_activation_backward(&backward, NULL, &error));
@@ -226,7 +226,7 @@ static void keep_values(tegroup_quantize_desc *q, const tegroup_tensor *like) {
 static int64_t copies_differ(const tegroup_tensor *a, const tegroup_tensor *b) {
     const void *const of[] = {a->data, a->scale_inv, a->columnwise_data, a->columnwise_scale_inv, a->global_scale_inv, a->amax};
     const void *const to[] = {b->data, b->scale_inv, b->columnwise_data, b->columnwise_scale_inv, b->global_scale_inv, b->amax};
-    const int values_alone = a->columnwise_dtype != TEGROUP_DTYPE_UNSET && a->data == NULL; /* no amax was looked for */
+    const int values_alone = keeps_values(a) && a->data == NULL; /* no amax was looked for */
     int64_t wrong = 0;
     for (int i = 0; i < (values_alone ? 4 : 6); i++) wrong += of[i] != NULL && to[i] != NULL && differ(of[i], to[i]);
     return wrong;
@@ -732,15 +732,13 @@ TEST(quantised_mlp, values_refused_by_field) {
         } while (l.values != TEGROUP_DTYPE_BF16 || l.in_place);
         OK(tegroup_mlp_plan_make(&l.mlp, NULL, &plan, &error));
         workspace(&l.mlp.options, plan.workspace_bytes);
-        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "activated.columnwise_dtype");
-        REFUSED(mlp, 0, bad.grad_preactivation.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_DTYPE, "grad_preactivation.columnwise_dtype");
-        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_DTYPE, "activated.columnwise_dtype");
-        REFUSED(mlp, 0, bad.activated.columnwise_dtype = TEGROUP_DTYPE_COUNT, TEGROUP_ERROR_VALUE, "activated.columnwise_dtype");
-        REFUSED(mlp, 0, bad.preactivation.columnwise_dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_COMBINATION, "preactivation.columnwise_dtype");
-        REFUSED(mlp, 0, bad.grad_preactivation.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_ERROR_COMBINATION, "grad_preactivation.columnwise_order");
-        REFUSED(mlp, 0, bad.grad_output.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_DTYPE, bad.fc2.weight_layout ? "grad_output.columnwise_dtype" : "activated.columnwise_dtype");
-        REFUSED(mlp, 1, bad.activated.columnwise_dtype = TEGROUP_DTYPE_UNSET; bad.activated.columnwise_scale_inv = bad.activated.columnwise_data, TEGROUP_ERROR_PLAN, "activated.columnwise_dtype");
-        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_dtype = TEGROUP_DTYPE_UNSET; bad.grad_preactivation.columnwise_scale_inv = bad.grad_preactivation.columnwise_data, TEGROUP_ERROR_PLAN, "grad_preactivation.columnwise_dtype");
+        REFUSED(mlp, 0, bad.activated.columnwise_order = TEGROUP_COLUMNWISE_F32, TEGROUP_ERROR_DTYPE, "activated.columnwise_order");
+        REFUSED(mlp, 0, bad.grad_preactivation.columnwise_order = TEGROUP_COLUMNWISE_F16, TEGROUP_ERROR_DTYPE, "grad_preactivation.columnwise_order");
+        REFUSED(mlp, 0, bad.activated.columnwise_order = (tegroup_columnwise_order)(TEGROUP_COLUMNWISE_F32 + 1), TEGROUP_ERROR_VALUE, "activated.columnwise_order");
+        REFUSED(mlp, 0, bad.preactivation.columnwise_order = TEGROUP_COLUMNWISE_BF16, TEGROUP_ERROR_COMBINATION, "preactivation.columnwise_order");
+        REFUSED(mlp, 0, bad.grad_output.columnwise_order = TEGROUP_COLUMNWISE_F16, TEGROUP_ERROR_DTYPE, bad.fc2.weight_layout ? "grad_output.columnwise_order" : "activated.columnwise_order");
+        REFUSED(mlp, 1, bad.activated.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA; bad.activated.columnwise_scale_inv = bad.activated.columnwise_data, TEGROUP_ERROR_PLAN, "activated.columnwise_order");
+        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA; bad.grad_preactivation.columnwise_scale_inv = bad.grad_preactivation.columnwise_data, TEGROUP_ERROR_PLAN, "grad_preactivation.columnwise_order");
         REFUSED(mlp, 1, bad.activated.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.columnwise_data");
         REFUSED(mlp, 1, bad.grad_preactivation.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.columnwise_data");
         REFUSED(mlp, 1, bad.activated.columnwise_data = (char *)bad.activated.columnwise_data + 1, TEGROUP_ERROR_ALIGNMENT, "activated.columnwise_data");
@@ -759,9 +757,9 @@ TEST(quantised_mlp, values_refused_by_field) {
         {
             quantised_layer l = one;
             tegroup_linear_plan plan = linear_plan;
-            REFUSED(linear, 0, bad.input.columnwise_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "input.columnwise_dtype");
-            REFUSED(linear, 0, bad.out.columnwise_dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_COMBINATION, "out.columnwise_dtype");
-            REFUSED(linear, 1, bad.input.columnwise_dtype = bad.grad_output.columnwise_dtype = TEGROUP_DTYPE_F16, TEGROUP_ERROR_PLAN, "grad_output.columnwise_dtype");
+            REFUSED(linear, 0, bad.input.columnwise_order = TEGROUP_COLUMNWISE_F32, TEGROUP_ERROR_DTYPE, "input.columnwise_order");
+            REFUSED(linear, 0, bad.out.columnwise_order = TEGROUP_COLUMNWISE_BF16, TEGROUP_ERROR_COMBINATION, "out.columnwise_order");
+            REFUSED(linear, 1, bad.input.columnwise_order = bad.grad_output.columnwise_order = TEGROUP_COLUMNWISE_F16, TEGROUP_ERROR_PLAN, "input.columnwise_order");
             REFUSED(linear, 1, bad.input.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "input.columnwise_data");
             REFUSED(linear, 1, bad.grad_output.columnwise_data = bad.main_grad.data, TEGROUP_ERROR_OVERLAP, "main_grad.data");
         }
@@ -770,14 +768,14 @@ TEST(quantised_mlp, values_refused_by_field) {
         tegroup_gemm_desc gemm;
         tegroup_plan product_plan;
         OK(tegroup_linear_gemm(&one.linear, TEGROUP_OP_FORWARD, &gemm, &error));
-        ASSERT_EQ(gemm.a.columnwise_dtype, TEGROUP_DTYPE_BF16); /* it reads the other one */
+        ASSERT_EQ(gemm.a.columnwise_order, TEGROUP_COLUMNWISE_BF16); /* it reads the other one */
         OK(tegroup_plan_make(&gemm, NULL, &product_plan, &error));
         OK(tegroup_linear_gemm(&one.linear, TEGROUP_OP_WGRAD, &gemm, &error));
         ASSERT_EQ(gemm.b.scaling, TEGROUP_SCALING_NONE);
         ASSERT_EQ((uintptr_t)gemm.b.data, (uintptr_t)x->columnwise_data);
         gemm.b = *x;
         ASSERT_EQ(tegroup_plan_make(&gemm, NULL, &product_plan, &error), TEGROUP_ERROR_COMBINATION);
-        ASSERT_STREQ(error.field, "b.columnwise_dtype");
+        ASSERT_STREQ(error.field, "b.columnwise_order");
         tegroup_dequantize_desc back;
         memset(&back, 0, sizeof back);
         back.struct_size = sizeof back, back.space = TEGROUP_SPACE_HOST, back.input = *x, back.columnwise = 1;
@@ -799,14 +797,14 @@ TEST(quantised_mlp, values_refused_by_field) {
         q.output.columnwise_data = x->columnwise_data;
         ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_COMBINATION);
         ASSERT_STREQ(error.field, "output.columnwise_data");
-        q.activation = TEGROUP_ACTIVATION_IDENTITY, q.output.columnwise_dtype = TEGROUP_DTYPE_F32;
+        q.activation = TEGROUP_ACTIVATION_IDENTITY, q.output.columnwise_order = TEGROUP_COLUMNWISE_F32;
         ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_DTYPE);
-        ASSERT_STREQ(error.field, "output.columnwise_dtype");
+        ASSERT_STREQ(error.field, "output.columnwise_order");
         tegroup_shape *shapes[] = {&q.input.shape, &q.output.shape};
         for (int s = 0; s < 2; s++) memset(&shapes[s]->row_sizes, 0, sizeof shapes[s]->row_sizes), shapes[s]->snapshot = NULL, shapes[s]->rows = 1, shapes[s]->groups = 1;
-        q.output.columnwise_dtype = TEGROUP_DTYPE_BF16;
+        q.output.columnwise_order = TEGROUP_COLUMNWISE_BF16;
         ASSERT_EQ(tegroup_quantize(&q, NULL, &error), TEGROUP_ERROR_UNSUPPORTED);
-        ASSERT_STREQ(error.field, "output.columnwise_dtype");
+        ASSERT_STREQ(error.field, "output.columnwise_order");
         guards_release(mark);
     }
 }
