@@ -829,7 +829,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
                                     is quantised along what is summed over: columnwise both in a WGRAD and b in a
                                     DGRAD, else rowwise. That copy and its scales are required, aligned to their
-                                    element; the other may be NULL. Without columnwise_data (or its list) the rowwise
+                                    element; the other may be NULL. One whose columnwise_order is of values is refused
+                                    where the columnwise copy would be read: give the values as the operand. Without columnwise_data (or its list) the rowwise
                                     copy serves where a scale is chosen for as many rows as columns: TENSOR,
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
@@ -1226,7 +1227,10 @@ typedef struct tegroup_activation_backward_desc {
 /* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
  * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
  * the rows, and the columnwise one (columnwise_...), quantised along the columns and always from input, never from the
- * rowwise copy. Both come from one read of input, but for scaling ROW.
+ * rowwise copy. Both come from one read of input, but for scaling ROW. Where output.columnwise_order is of values, the
+ * columnwise copy is written with an activation alone (else input is that copy, and columnwise_data must be NULL): of
+ * ragged rows in one buffer, in input's type, what the separate call of the activation would store; with grad_output it
+ * may take input's place. Without a rowwise copy nothing is quantised then, and no amax is written.
  *
  * All of a group's elements and scales are written; what pads its scales, and the rows of its transposed copy, is 0. A
  * group without elements has nothing but the one scale of TENSOR, that of an amax of 0; a skipped one counts as such.
@@ -1323,7 +1327,8 @@ typedef enum tegroup_weight_layout {
  * them (tegroup_quantize), and each product reads the copy that is quantised along what it sums over: forward the
  * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
  * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
- * may be absent. What is saved from forward to wgrad is input's columnwise copy. */
+ * may be absent. What is saved from forward to wgrad is input's columnwise copy. Where columnwise_order is of values,
+ * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1430,7 +1435,9 @@ typedef struct tegroup_mlp_weights {
  * computes the activation or its gradient in passing and writes those copies that have an address, with output.amax and
  * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
  * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
- * serves. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
+ * serves. Where columnwise_order is of values, which must be of preactivation's dtype, that copy is what the activation
+ * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data, which
+ * dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
  * scaling while fc2.weight or input has one. activated with a scaling and without a dtype lies in the workspace,
  * quantised as fc2.weight's dtype, as it does in forward with recompute: rowwise, with its amax and, of scales of
  * F8E4M3, a global scale, which recompute then wants of activated, too. */

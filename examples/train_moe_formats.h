@@ -8,21 +8,24 @@ typedef struct format {
     tegroup_scaling      rows, weights;
     tegroup_dtype        forward, backward;
     tegroup_scale_preset preset;
+    tegroup_columnwise_order order; /* of rows' copies for weight gradients: codes transposed, or the values as they were */
 } format;
 
 static const format formats[] = {
     { "fp8-block", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2,
-        TEGROUP_SCALE_TE_BLOCK },
+        TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_TRANSPOSED },
+    { "fp8-mixed", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2,
+        TEGROUP_SCALE_TE_BLOCK, TEGROUP_COLUMNWISE_BF16 },
     { "fp8-row", TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2,
-        TEGROUP_SCALE_TE_CURRENT },
+        TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED },
     { "fp8-tensor", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2,
-        TEGROUP_SCALE_TE_CURRENT },
+        TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_TRANSPOSED },
     { "mxfp8", TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8_32X32, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2,
-        TEGROUP_SCALE_TE_MXFP8 },
+        TEGROUP_SCALE_TE_MXFP8, TEGROUP_COLUMNWISE_TRANSPOSED },
     { "nvfp4", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4_16X16, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1,
-        TEGROUP_SCALE_TE_NVFP4 },
+        TEGROUP_SCALE_TE_NVFP4, TEGROUP_COLUMNWISE_TRANSPOSED },
 };
-#define FORMAT_NAMES "f32, bf16, fp8-block, fp8-row, fp8-tensor, mxfp8 or nvfp4"
+#define FORMAT_NAMES "f32, bf16, fp8-block, fp8-mixed, fp8-row, fp8-tensor, mxfp8 or nvfp4"
 
 static const format *format_of(const char *name)
 {

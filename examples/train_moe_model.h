@@ -429,7 +429,7 @@ static void quantise_experts(pass *p, block *b)
     }
     b->moe.rows_format.scaling = b->moe.grad_format.scaling = f->rows;
     b->moe.rows_format.rule = b->moe.grad_format.rule = tegroup_scale_rule_of(f->preset);
-    b->moe.rows_format.columnwise_order = b->moe.grad_format.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    b->moe.rows_format.columnwise_order = b->moe.grad_format.columnwise_order = f->order;
     b->moe.rows_format.dtype = f->forward;
     b->moe.grad_format.dtype = f->backward;
     b->quantised = -1;

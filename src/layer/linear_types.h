@@ -38,7 +38,8 @@ typedef enum tegroup_weight_layout {
  * them (tegroup_quantize), and each product reads the copy that is quantised along what it sums over: forward the
  * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
  * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
- * may be absent. What is saved from forward to wgrad is input's columnwise copy. */
+ * may be absent. What is saved from forward to wgrad is input's columnwise copy. Where columnwise_order is of values,
+ * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */

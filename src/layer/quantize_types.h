@@ -11,7 +11,10 @@
 /* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
  * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
  * the rows, and the columnwise one (columnwise_...), quantised along the columns and always from input, never from the
- * rowwise copy. Both come from one read of input, but for scaling ROW.
+ * rowwise copy. Both come from one read of input, but for scaling ROW. Where output.columnwise_order is of values, the
+ * columnwise copy is written with an activation alone (else input is that copy, and columnwise_data must be NULL): of
+ * ragged rows in one buffer, in input's type, what the separate call of the activation would store; with grad_output it
+ * may take input's place. Without a rowwise copy nothing is quantised then, and no amax is written.
  *
  * All of a group's elements and scales are written; what pads its scales, and the rows of its transposed copy, is 0. A
  * group without elements has nothing but the one scale of TENSOR, that of an amax of 0; a skipped one counts as such.

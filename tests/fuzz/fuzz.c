@@ -289,7 +289,7 @@ static void fuzz_tensor_layout(void) {
     if (chance(40)) t.scale_outer_stride = chance(50) ? below(3000) : number(), t.scale_inner_stride = chance(50) ? below(3) : number();
     if (chance(20)) t.scale_parts = chance(90) ? below(4) : (int32_t)number();
     if (chance(20)) t.pointers_space = (tegroup_space)below(3);
-    t.columnwise_order = (tegroup_columnwise_order)below(2);
+    t.columnwise_order = (tegroup_columnwise_order)below(chance(70) ? 2 : 5);
     status = tegroup_tensor_layout(&t, (tegroup_copies)(1 + below(3)), &layout, &error);
     check_error(status, &error);
     if (status != TEGROUP_OK) return;
@@ -491,13 +491,13 @@ static void copies_memory(tegroup_tensor *t) {
         t->data = maybe_buffer(layout.items[0].bytes);
         t->scale_inv = maybe_buffer(layout.items[1].bytes);
         t->columnwise_data = maybe_buffer(layout.items[2].bytes);
-        t->columnwise_scale_inv = maybe_buffer(layout.items[3].bytes);
+        if (layout.items[3].bytes || chance(5)) t->columnwise_scale_inv = maybe_buffer(layout.items[3].bytes); /* values have none */
         return;
     }
     t->pointers = maybe_list(groups, layout.items[0].bytes);
     t->scale_pointers = maybe_list(groups, layout.items[1].bytes);
     t->columnwise_pointers = maybe_list(groups, layout.items[2].bytes);
-    t->columnwise_scale_pointers = maybe_list(groups, layout.items[3].bytes);
+    if (layout.items[3].bytes || chance(5)) t->columnwise_scale_pointers = maybe_list(groups, layout.items[3].bytes);
 }
 static int list_lies(void *const *list, int32_t groups, size_t bytes) {
     if (!list || groups <= 0) return 0;
@@ -709,7 +709,7 @@ static void fuzz_gemm(void) {
             while (tries++ < 20 && (!(tegroup_scaling_info(two[i]->scaling)->data_dtypes >> operand & 1)
                                     || (first && tegroup_scaling_info(two[i]->scaling)->scale_dtype != first->scale_dtype)));
             first = tegroup_scaling_info(two[i]->scaling);
-            two[i]->columnwise_order = (tegroup_columnwise_order)below(2);
+            two[i]->columnwise_order = (tegroup_columnwise_order)below(chance(80) ? 2 : 5);
             if (first->scale_dtype != TEGROUP_DTYPE_F8E4M3 && chance(20))
                 two[i]->scale_dtype = first->scale_dtype == TEGROUP_DTYPE_F32 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_I32;
             if (first->block_outer == 1 && chance(20)) two[i]->scale_outer_stride = 1 + two[i]->shape.cols, two[i]->scale_inner_stride = 1;

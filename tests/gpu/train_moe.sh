@@ -43,7 +43,7 @@ tail -n 1 "$scratch/log"
 program=build/train_moe_gpu_formats
 make --no-print-directory "$program" >"$scratch/log" 2>&1
 report builds_with_formats $?
-for format in fp8-block fp8-row fp8-tensor mxfp8 nvfp4; do
+for format in fp8-block fp8-mixed fp8-row fp8-tensor mxfp8 nvfp4; do
     "$program" --small --format $format --out "$scratch/five" >"$scratch/log" 2>&1
     report learns_in_$format $?
     tail -n 1 "$scratch/log"

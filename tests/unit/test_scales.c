@@ -494,8 +494,8 @@ TEST(scales, refusals_of_a_tensor) {
     REFUSED(d.to.scale_parts = 3, ERROR_LAYOUT, "to.scale_parts", 64, 3);
     REFUSED(d.to.shape.row_sizes = tegroup_sizes_of(scales_in, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST); d.to.scale_parts = 2, ERROR_COMBINATION, "to.scale_parts", 0, 2);
     REFUSED(d.to.dtype = TEGROUP_DTYPE_F32; d.to.scaling = TEGROUP_SCALING_NONE; d.to.scale_parts = 2, ERROR_COMBINATION, "to.scale_parts", 0, 2);
-    REFUSED(d.to.columnwise_order = (tegroup_columnwise_order)2, ERROR_VALUE, "to.columnwise_order", 1, 2);
-    REFUSED(d.to.columnwise_order = (tegroup_columnwise_order)-1, ERROR_VALUE, "to.columnwise_order", 1, -1);
+    REFUSED(d.to.columnwise_order = (tegroup_columnwise_order)5, ERROR_VALUE, "to.columnwise_order", 4, 5);
+    REFUSED(d.to.columnwise_order = (tegroup_columnwise_order)-1, ERROR_VALUE, "to.columnwise_order", 4, -1);
     REFUSED(d.to.dtype = TEGROUP_DTYPE_F32; d.to.scaling = TEGROUP_SCALING_NONE; d.to.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, ERROR_COMBINATION, "to.columnwise_order", 0, 1);
     REFUSED(d.to.global_scale_inv = scales_in, ERROR_COMBINATION, "to.global_scale_inv", 0, 1);
     REFUSED(d.to.dtype = TEGROUP_DTYPE_F4E2M1; d.to.scaling = TEGROUP_SCALING_MXFP4; d.to.global_scale_inv = scales_in, ERROR_COMBINATION, "to.global_scale_inv", 0, 1);

@@ -3009,7 +3009,7 @@ TEST(status, mlp_overlaps) {
     ENUM(call, t.scaling, name ".scaling", tegroup_scaling, TEGROUP_SCALING_COUNT - 1);                                             \
     ENUM_SPACE(call, t.pointers_space, name ".pointers_space");                                                                     \
     ENUM_DTYPE(call, t.scale_dtype, name ".scale_dtype");                                                                           \
-    ENUM(call, t.columnwise_order, name ".columnwise_order", tegroup_columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED);              \
+    ENUM(call, t.columnwise_order, name ".columnwise_order", tegroup_columnwise_order, TEGROUP_COLUMNWISE_F32);                     \
     ENUM(call, t.shape.row_sizes.encoding, name ".shape.row_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);              \
     ENUM_SPACE(call, t.shape.row_sizes.space, name ".shape.row_sizes.space");                                                       \
     ENUM(call, t.shape.col_sizes.encoding, name ".shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS)

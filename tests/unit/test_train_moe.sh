@@ -116,7 +116,7 @@ test_bf16() {
 # not the same, or nothing was quantised.
 test_formats() {
     head -c 20000 "$text" >"$scratch/few"
-    for format in bf16 fp8-block fp8-row fp8-tensor mxfp8 nvfp4; do
+    for format in bf16 fp8-block fp8-mixed fp8-row fp8-tensor mxfp8 nvfp4; do
         "$program" --steps 12 --quiet --format $format --losses "$scratch/losses_$format" --out "$scratch/w_$format" "$scratch/few" >"$scratch/stdout" 2>&1
         [ "$(wc -l <"$scratch/losses_$format")" -eq 12 ] \
             && awk -F, 'NR == FNR { plain[$1] = $2; next } $1 == 1 { first = $2 } { off = $2 / plain[$1] - 1; last = $2 }
