@@ -37,42 +37,43 @@
  *   [27] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
  *   [28] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [29] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [30] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [31] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [32] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [33] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
- *   [34] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [35] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [36] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [37] cuda/cublaslt_loop.h     cublaslt_loop
- *   [38] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [39] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [40] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [41] cuda/portable.h          Portable GEMM: the kernels
- *   [42] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [43] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [44] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [45] cuda/hopper.h            Hopper's instructions
- *   [46] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [47] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [48] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [49] cuda/sm90_block.h        Hopper GEMM: a block
- *   [50] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [51] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [52] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [53] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [54] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [55] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [56] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [57] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [58] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [59] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [60] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [61] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [62] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [63] gemm/machine_cuda.h      The GPU and the library at hand
- *   [64] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [65] gemm/functor_cuda.h      A product with a functor
+ *   [30] layer/quantize_registers_cuda.h Quantise: rowwise 1x128 blocks of BF16, in registers
+ *   [31] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [32] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [33] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [34] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
+ *   [35] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [36] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [37] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [38] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [39] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [40] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [41] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [42] cuda/portable.h          Portable GEMM: the kernels
+ *   [43] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [44] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [45] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [46] cuda/hopper.h            Hopper's instructions
+ *   [47] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [48] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [49] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [50] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [51] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [52] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [53] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [54] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [55] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [56] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [57] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [58] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [59] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [60] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [61] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [62] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [63] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [64] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [65] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [66] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -5471,9 +5472,8 @@ enum {
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
     TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
     TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns, at most: a warp's 2,048 values are of a row */
-    TEGROUP_IMPL_QUANTIZE_NARROW = 8, /* ... at least: they are of eight rows */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a widest strip, one a warp, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a strip, or of a work of whole rows */
     TEGROUP_IMPL_QUANTIZE_ALL = 62,   /* logarithm of an extent that no tensor has */
     TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
@@ -6157,53 +6157,46 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
 
 /* ==== [29] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
-/* A warp's part of a strip: 2,048 values of one row or, of narrow strips, of up to eight rows. A thread has eight pieces
- * of eight values, those of the warp beside each other, staged in shared memory, each thread's by itself. Warps share
- * nothing, and wait for none. */
+/* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
+ * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
 template <int DTYPE> struct tegroup_impl_quantize_strip {
     typedef tegroup_impl_eight<DTYPE> eight;
     enum { PIECES = 8, COLS = 1 << TEGROUP_IMPL_QUANTIZE_STRIP, BYTES = eight::vectors::bytes };
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     const int32_t warp, lane, shift; /* shift: logarithm of the lanes that share a block */
-    const int32_t pieces;            /* logarithm of those that a row has in the strip */
     char *const memory;              /* the thread's */
-    int64_t row, col0;               /* the warp's first */
-    int32_t rows, cols;              /* of the warp's that are there */
+    int64_t row, col0;
+    int32_t cols;
 
     __device__ tegroup_impl_quantize_strip(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
                                            char *m)
         : call(c), shared(s), warp((int32_t)threadIdx.x / 32), lane((int32_t)threadIdx.x % 32),
-          shift(c.inner_shift - 3), pieces(c.across_shift - 8), memory(m + (warp * COLS + lane * 8) * BYTES), row(0),
-          col0(0), rows(0), cols(0) {}
+          shift(c.inner_shift - 3), memory(m + (warp * COLS + lane * 8) * BYTES), row(0), col0(0), cols(0) {}
 
-    /* The row and the column of a piece. */
-    __device__ __forceinline__ int32_t down(int32_t k) const { return k >> pieces; }
-    __device__ __forceinline__ int32_t at(int32_t k) const { return ((k & ((1 << pieces) - 1)) * 32 + lane) * 8; }
+    __device__ __forceinline__ int32_t at(int32_t k) const { return (k * 32 + lane) * 8; }
     __device__ __forceinline__ char *staged(int32_t k) const { return memory + k * 256 * BYTES; }
     __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
-    /* The place in the tables of a piece's block: blocks lie in their order, those of a row after another's. */
+    /* The place in the tables of a piece's block: blocks of a row lie in their order. */
     __device__ __forceinline__ int32_t entry(int32_t k) const {
         return warp * (COLS / 16) + ((k * 32 + lane) >> shift);
     }
 
     /* False: the warp has no row. */
     __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
-        row = row0 + warp * (PIECES >> pieces), col0 = at_col;
-        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        if (rows <= 0) return false;
-        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0) * BYTES;
+        row = row0 + warp, col0 = at_col;
+        cols = (int32_t)tegroup_impl_min(COLS, shared.cols - col0);
+        if (row >= shared.part_rows) return false;
+        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + at(0)) * BYTES;
         if (tegroup_impl_quantize_direct(call, shared) && (cols & 7) == 0) {
 #pragma unroll
             for (int32_t k = 0; k < PIECES; k++)
-                tegroup_impl_quantize_stage<DTYPE>(at(k) >= cols || down(k) >= rows,
-                                                   from + (down(k) * shared.in.ld + at(k)) * BYTES, staged(k));
+                tegroup_impl_quantize_stage<DTYPE>(at(k) >= cols, from + k * 256 * BYTES, staged(k));
         } else {
 #pragma unroll 1
             for (int32_t k = 0; k < PIECES; k++)
-                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, of_group() + down(k), col0 + at(k),
-                                                        down(k) < rows ? max(0, min(8, cols - at(k))) : 0, staged(k));
+                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, of_group(), col0 + at(k),
+                                                        max(0, min(8, cols - at(k))), staged(k));
         }
         tegroup_impl_cp_commit();
         tegroup_impl_cp_wait<0>();
@@ -6234,18 +6227,15 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     /* From that table to that of factors, and to where scales are stored. */
     __device__ __forceinline__ void scales() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t first = warp * (COLS / 16), blocks = call.across_shift - call.inner_shift;
-        const int64_t inner0 = col0 >> call.inner_shift;
+        const int32_t first = warp * (COLS / 16);
+        const int64_t inner = col0 >> call.inner_shift;
         __syncwarp();
-        for (int32_t e = lane; e < COLS >> call.inner_shift; e += 32) {
-            const int32_t r = e >> blocks;
-            const int64_t inner = inner0 + (e & ((1 << blocks) - 1));
-            if (r >= rows || inner >= copy.grid.inner_count) continue;
+        for (int32_t e = lane; e < COLS >> call.inner_shift && inner + e < copy.grid.inner_count; e += 32) {
             const uint32_t bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, first + e,
                                                            __uint_as_float(shared.amax[0][first + e]));
             if (copy.data)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                        tegroup_impl_scale_of_block(&copy.grid, shared.part, row + r, inner), bits);
+                                        tegroup_impl_scale_of_block(&copy.grid, shared.part, row, inner + e), bits);
         }
         __syncwarp();
     }
@@ -6253,20 +6243,19 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     template <int BITS> __device__ __forceinline__ void encode(bool whole) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0);
+        const bool aligned = ((uintptr_t)(copy.data + first * BITS / 8) & (BITS - 1)) == 0;
         if (!copy.data) return;
 #pragma unroll 1
         for (int32_t k = 0; k < PIECES; k++) {
             const int32_t n = cols - at(k);
-            const int64_t of_row = first + down(k) * copy.at.row_stride;
-            const bool aligned = ((uintptr_t)(copy.data + of_row * BITS / 8) & (BITS - 1)) == 0;
             eight x;
             float y[8];
-            if (n <= 0 || down(k) >= rows) continue;
+            if (n <= 0) break;
             const float scale = shared.factor[0][whole ? 0 : entry(k)],
                         factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
             x.load_vectors(staged(k));
             x.unpack(y);
-            tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, of_row + at(k), n, aligned && n >= 8);
+            tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, first + at(k), n, aligned && n >= 8);
         }
         __syncwarp(); /* the factors have been read */
     }
@@ -6275,21 +6264,20 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     __device__ __forceinline__ void pad(int64_t row0) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const tegroup_impl_scale_grid &grid = copy.grid;
-        const int64_t inner0 = col0 >> call.inner_shift, left = shared.part_rows - row0,
+        const int64_t inner0 = col0 >> call.inner_shift, rows = shared.part_rows - row0,
                       blocks = (shared.cols - col0 + (1 << call.inner_shift) - 1) >> call.inner_shift,
-                      outers = left <= 1 << call.down_shift ? grid.outer_extent - row0 : 1 << call.down_shift,
-                      inners = shared.cols - col0 <= 1 << call.across_shift
-                                   ? grid.inner_extent - inner0
-                                   : 1 << (call.across_shift - call.inner_shift);
-        if (!copy.data || (outers <= left && inners <= blocks)) return;
+                      outers =
+                          rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
+                      inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
+        if (!copy.data || (outers <= rows && inners <= blocks)) return;
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
-            for (int64_t i = (o < left ? blocks : 0) + lane; i < inners; i += 32)
+            for (int64_t i = (o < rows ? blocks : 0) + lane; i < inners; i += 32)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
                                         tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
     }
 };
 
-/* The rowwise copy where no block spans rows, or amax alone. A work is a strip: of each warp 2,048 values. */
+/* The rowwise copy where no block spans rows, or amax alone. A work is a strip of eight rows. */
 template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
@@ -6323,7 +6311,129 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [30] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [30] Quantise: rowwise 1x128 blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
+
+/* What the kernel of strips makes for any type and block, here for those of a training step: values never leave their
+ * thread, which takes a third of the instructions. */
+enum {
+    TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor */
+    TEGROUP_IMPL_REGISTERS_PIECES = 8    /* of a thread, eight values each */
+};
+
+/* Whether the kernel writes the copy of a call: rows at multiples of 16 bytes, codes at multiples of 8. */
+static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *in = &call->desc.input, *out = &call->desc.output;
+    return in->dtype == TEGROUP_DTYPE_BF16 && out->scaling == TEGROUP_SCALING_BLOCK_1X128 && call->plain && call->vectors
+           && call->scale_dtype == TEGROUP_DTYPE_F32 && !call->desc.rule.divide && !call->raises
+           && call->copies == 1 << TEGROUP_IMPL_ROWWISE && !tegroup_impl_listed(in) && !tegroup_impl_listed(out)
+           && tegroup_impl_aligned(in->data, 16) && tegroup_impl_aligned(out->data, 8) && out->shape.cols % 8 == 0
+           && tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256 values
+ * of a row, two blocks of 16 lanes each; the scales of the 16's blocks are found by one lane for each piece. */
+struct tegroup_impl_quantize_registers {
+    typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
+    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2 };
+    const tegroup_impl_quantize_launch &call;
+    const tegroup_impl_quantize_shared &shared;
+    const int32_t lane, in_row; /* in_row: logarithm of a row's pieces */
+    int64_t row, col0;          /* the warp's first, in the part */
+    int32_t rows, cols;         /* that are there */
+    eight x[PIECES];
+
+    __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
+                                                               const tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8) {}
+
+    __device__ __forceinline__ int32_t down(int32_t piece) const { return piece >> in_row; }
+    __device__ __forceinline__ int32_t at(int32_t piece) const { /* its first column */
+        return (piece & ((1 << in_row) - 1)) * 256;
+    }
+    __device__ __forceinline__ bool there(int32_t piece) const {
+        return down(piece) < rows && at(piece) + lane * 8 < cols;
+    }
+    __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
+
+    /* False: the warp has no row. */
+    __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
+        row = row0 + ((int32_t)threadIdx.x / 32 << (3 - in_row)), col0 = at_col;
+        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
+        if (rows <= 0) return false;
+        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + lane * 8) * BYTES;
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++)
+            x[k].raw[0] = there(k) ? __ldcs((const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES))
+                                   : make_uint4(0, 0, 0, 0);
+        return true;
+    }
+
+    /* The largest magnitude of the 16 lanes' block of piece lane % 8. */
+    template <bool SHOWS> __device__ __forceinline__ float find_amax() const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
+        uint32_t mine = 0;
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k += 2) {
+            uint32_t pair; /* of pieces k and k + 1 */
+            magnitudes::of_pair(x[k], x[k + 1], &pair);
+            magnitudes::of_lanes(4, &pair);
+            if ((lane & 6) == k) mine = pair;
+        }
+        return __uint_as_float(magnitudes::at(&mine, lane & 1));
+    }
+
+    __device__ __forceinline__ void encode() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const tegroup_dtype dtype = call.desc.output.dtype;
+        const float amax = call.desc.rule.nan_shows ? find_amax<true>() : find_amax<false>();
+        const tegroup_block_scale block =
+            tegroup_impl_scale_block(&call.desc.rule, dtype, TEGROUP_DTYPE_F32, amax, 1.0f);
+        const int32_t piece = lane & 7, col = at(piece) + lane / 16 * 128;
+        if (!copy.data) return;
+        if ((lane & 8) == 0 && down(piece) < rows && col < cols)
+            ((uint32_t *)copy.scales)[copy.grid.base + shared.part * copy.grid.part_stride
+                                      + (row + down(piece)) * copy.grid.outer_stride
+                                      + ((col0 + col) >> 7) * copy.grid.inner_stride] = block.bits;
+        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) {
+            const float by = __shfl_sync(0xffffffffu, block.multiplier, (lane & 16) + k);
+            float y[8];
+            x[k].unpack(y);
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
+            if (there(k))
+                *(uint2 *)(to + down(k) * copy.at.row_stride + at(k)) = tegroup_impl_eight_codes<8>(dtype, y);
+        }
+    }
+
+    /* Zeros for the scales that pad a part's last rows. */
+    __device__ __forceinline__ void pad(int64_t row0) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int64_t inner0 = col0 >> 7, blocks = (cols + 127) >> 7;
+        if (!copy.data || shared.part_rows - row0 > 1 << call.down_shift) return;
+        for (int64_t o = shared.part_rows + threadIdx.x / 32; o < copy.grid.outer_extent; o += blockDim.x / 32)
+            for (int64_t i = lane; i < blocks; i += 32)
+                ((uint32_t *)copy.scales)[tegroup_impl_scale_of_block(&copy.grid, shared.part, o, inner0 + i)] = 0;
+    }
+};
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
+    tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_registers piece(call, shared);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work == walk.begin || work >= shared.end) walk.meet(work);
+        walk.place(work, &row0, &col0);
+        if (piece.load(row0, col0)) piece.encode();
+        piece.pad(row0);
+    }
+}
+
+/* ==== [31] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -6461,7 +6571,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [31] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [32] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6792,7 +6902,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [32] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [33] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6838,17 +6948,22 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* Strips of quantise: the widest that leave the least of their last one empty. */
-static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
-                                                               tegroup_error *error) {
+/* The kernel that quantises in registers: works as wide as leaves the least of a row's last one empty, of as many rows
+ * as make 2,048 values a warp. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    for (narrower = across - 1; narrower >= TEGROUP_IMPL_QUANTIZE_NARROW; narrower--)
+    unsigned blocks;
+    for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    return tegroup_impl_cuda_quantize_blocks(
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
-        TEGROUP_IMPL_QUANTIZE_RESIDENT(call->desc.input.dtype), blocks, error);
+        TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_registers_kernel, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -6906,20 +7021,22 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const tegroup_quantize_desc *desc = &call.desc;
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
               lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
-                  all = TEGROUP_IMPL_QUANTIZE_ALL, resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
+                  rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
+                  resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
     const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged);
     }
     if (call.copies) {
@@ -6970,7 +7087,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 }
 #undef TEGROUP_IMPL_BY_VALUES
 
-/* ==== [33] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
+/* ==== [34] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
  * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
@@ -7420,7 +7537,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [34] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [35] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7735,7 +7852,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [35] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [36] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7811,7 +7928,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [36] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [37] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -8064,7 +8181,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [37] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [38] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -8342,7 +8459,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [38] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [39] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8597,7 +8714,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [39] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [40] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8835,7 +8952,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [40] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [41] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -8953,7 +9070,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [41] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [42] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
@@ -9421,7 +9538,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [42] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [43] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -9481,7 +9598,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [43] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [44] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9839,7 +9956,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [44] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [45] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -10037,7 +10154,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [45] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [46] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -10349,7 +10466,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [46] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [47] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -10530,7 +10647,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [47] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [48] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -10888,7 +11005,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [48] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [49] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -11175,7 +11292,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [49] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [50] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -11303,7 +11420,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [50] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [51] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -11358,7 +11475,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [51] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [52] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -11620,7 +11737,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [52] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [53] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -11783,7 +11900,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [53] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [54] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -12219,7 +12336,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [54] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [55] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12573,7 +12690,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 #endif
 }
 
-/* ==== [55] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [56] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the two warpgroups, which share a tile, decodes
@@ -12903,7 +13020,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
                                     "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [56] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [57] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -13344,7 +13461,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [57] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [58] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -13386,7 +13503,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [58] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [59] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -13495,7 +13612,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [59] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [60] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -13615,7 +13732,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [60] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [61] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -14085,7 +14202,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [61] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [62] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -14124,7 +14241,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [62] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [63] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -14329,7 +14446,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [63] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [64] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -14361,7 +14478,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [64] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [65] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -14523,7 +14640,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [65] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [66] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -26,6 +26,7 @@
 #include "layer/activation_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
+#include "layer/quantize_registers_cuda.h"
 #include "layer/dequantize_tile_cuda.h"
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
@@ -72,17 +73,22 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* Strips of quantise: the widest that leave the least of their last one empty. */
-static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
-                                                               tegroup_error *error) {
+/* The kernel that quantises in registers: works as wide as leaves the least of a row's last one empty, of as many rows
+ * as make 2,048 values a warp. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    for (narrower = across - 1; narrower >= TEGROUP_IMPL_QUANTIZE_NARROW; narrower--)
+    unsigned blocks;
+    for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    return tegroup_impl_cuda_quantize_blocks(
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
-        TEGROUP_IMPL_QUANTIZE_RESIDENT(call->desc.input.dtype), blocks, error);
+        TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_registers_kernel, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -140,20 +146,22 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const tegroup_quantize_desc *desc = &call.desc;
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
               lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
-                  all = TEGROUP_IMPL_QUANTIZE_ALL, resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
+                  rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
+                  resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
     const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged);
     }
     if (call.copies) {

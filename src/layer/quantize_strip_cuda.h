@@ -13,53 +13,46 @@
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
 
-/* A warp's part of a strip: 2,048 values of one row or, of narrow strips, of up to eight rows. A thread has eight pieces
- * of eight values, those of the warp beside each other, staged in shared memory, each thread's by itself. Warps share
- * nothing, and wait for none. */
+/* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
+ * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
 template <int DTYPE> struct tegroup_impl_quantize_strip {
     typedef tegroup_impl_eight<DTYPE> eight;
     enum { PIECES = 8, COLS = 1 << TEGROUP_IMPL_QUANTIZE_STRIP, BYTES = eight::vectors::bytes };
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     const int32_t warp, lane, shift; /* shift: logarithm of the lanes that share a block */
-    const int32_t pieces;            /* logarithm of those that a row has in the strip */
     char *const memory;              /* the thread's */
-    int64_t row, col0;               /* the warp's first */
-    int32_t rows, cols;              /* of the warp's that are there */
+    int64_t row, col0;
+    int32_t cols;
 
     __device__ tegroup_impl_quantize_strip(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
                                            char *m)
         : call(c), shared(s), warp((int32_t)threadIdx.x / 32), lane((int32_t)threadIdx.x % 32),
-          shift(c.inner_shift - 3), pieces(c.across_shift - 8), memory(m + (warp * COLS + lane * 8) * BYTES), row(0),
-          col0(0), rows(0), cols(0) {}
+          shift(c.inner_shift - 3), memory(m + (warp * COLS + lane * 8) * BYTES), row(0), col0(0), cols(0) {}
 
-    /* The row and the column of a piece. */
-    __device__ __forceinline__ int32_t down(int32_t k) const { return k >> pieces; }
-    __device__ __forceinline__ int32_t at(int32_t k) const { return ((k & ((1 << pieces) - 1)) * 32 + lane) * 8; }
+    __device__ __forceinline__ int32_t at(int32_t k) const { return (k * 32 + lane) * 8; }
     __device__ __forceinline__ char *staged(int32_t k) const { return memory + k * 256 * BYTES; }
     __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
-    /* The place in the tables of a piece's block: blocks lie in their order, those of a row after another's. */
+    /* The place in the tables of a piece's block: blocks of a row lie in their order. */
     __device__ __forceinline__ int32_t entry(int32_t k) const {
         return warp * (COLS / 16) + ((k * 32 + lane) >> shift);
     }
 
     /* False: the warp has no row. */
     __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
-        row = row0 + warp * (PIECES >> pieces), col0 = at_col;
-        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        if (rows <= 0) return false;
-        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0) * BYTES;
+        row = row0 + warp, col0 = at_col;
+        cols = (int32_t)tegroup_impl_min(COLS, shared.cols - col0);
+        if (row >= shared.part_rows) return false;
+        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + at(0)) * BYTES;
         if (tegroup_impl_quantize_direct(call, shared) && (cols & 7) == 0) {
 #pragma unroll
             for (int32_t k = 0; k < PIECES; k++)
-                tegroup_impl_quantize_stage<DTYPE>(at(k) >= cols || down(k) >= rows,
-                                                   from + (down(k) * shared.in.ld + at(k)) * BYTES, staged(k));
+                tegroup_impl_quantize_stage<DTYPE>(at(k) >= cols, from + k * 256 * BYTES, staged(k));
         } else {
 #pragma unroll 1
             for (int32_t k = 0; k < PIECES; k++)
-                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, of_group() + down(k), col0 + at(k),
-                                                        down(k) < rows ? max(0, min(8, cols - at(k))) : 0, staged(k));
+                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, of_group(), col0 + at(k),
+                                                        max(0, min(8, cols - at(k))), staged(k));
         }
         tegroup_impl_cp_commit();
         tegroup_impl_cp_wait<0>();
@@ -90,18 +83,15 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     /* From that table to that of factors, and to where scales are stored. */
     __device__ __forceinline__ void scales() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t first = warp * (COLS / 16), blocks = call.across_shift - call.inner_shift;
-        const int64_t inner0 = col0 >> call.inner_shift;
+        const int32_t first = warp * (COLS / 16);
+        const int64_t inner = col0 >> call.inner_shift;
         __syncwarp();
-        for (int32_t e = lane; e < COLS >> call.inner_shift; e += 32) {
-            const int32_t r = e >> blocks;
-            const int64_t inner = inner0 + (e & ((1 << blocks) - 1));
-            if (r >= rows || inner >= copy.grid.inner_count) continue;
+        for (int32_t e = lane; e < COLS >> call.inner_shift && inner + e < copy.grid.inner_count; e += 32) {
             const uint32_t bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, first + e,
                                                            __uint_as_float(shared.amax[0][first + e]));
             if (copy.data)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                        tegroup_impl_scale_of_block(&copy.grid, shared.part, row + r, inner), bits);
+                                        tegroup_impl_scale_of_block(&copy.grid, shared.part, row, inner + e), bits);
         }
         __syncwarp();
     }
@@ -109,20 +99,19 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     template <int BITS> __device__ __forceinline__ void encode(bool whole) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0);
+        const bool aligned = ((uintptr_t)(copy.data + first * BITS / 8) & (BITS - 1)) == 0;
         if (!copy.data) return;
 #pragma unroll 1
         for (int32_t k = 0; k < PIECES; k++) {
             const int32_t n = cols - at(k);
-            const int64_t of_row = first + down(k) * copy.at.row_stride;
-            const bool aligned = ((uintptr_t)(copy.data + of_row * BITS / 8) & (BITS - 1)) == 0;
             eight x;
             float y[8];
-            if (n <= 0 || down(k) >= rows) continue;
+            if (n <= 0) break;
             const float scale = shared.factor[0][whole ? 0 : entry(k)],
                         factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
             x.load_vectors(staged(k));
             x.unpack(y);
-            tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, of_row + at(k), n, aligned && n >= 8);
+            tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, first + at(k), n, aligned && n >= 8);
         }
         __syncwarp(); /* the factors have been read */
     }
@@ -131,21 +120,20 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     __device__ __forceinline__ void pad(int64_t row0) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const tegroup_impl_scale_grid &grid = copy.grid;
-        const int64_t inner0 = col0 >> call.inner_shift, left = shared.part_rows - row0,
+        const int64_t inner0 = col0 >> call.inner_shift, rows = shared.part_rows - row0,
                       blocks = (shared.cols - col0 + (1 << call.inner_shift) - 1) >> call.inner_shift,
-                      outers = left <= 1 << call.down_shift ? grid.outer_extent - row0 : 1 << call.down_shift,
-                      inners = shared.cols - col0 <= 1 << call.across_shift
-                                   ? grid.inner_extent - inner0
-                                   : 1 << (call.across_shift - call.inner_shift);
-        if (!copy.data || (outers <= left && inners <= blocks)) return;
+                      outers =
+                          rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
+                      inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
+        if (!copy.data || (outers <= rows && inners <= blocks)) return;
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
-            for (int64_t i = (o < left ? blocks : 0) + lane; i < inners; i += 32)
+            for (int64_t i = (o < rows ? blocks : 0) + lane; i < inners; i += 32)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
                                         tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
     }
 };
 
-/* The rowwise copy where no block spans rows, or amax alone. A work is a strip: of each warp 2,048 values. */
+/* The rowwise copy where no block spans rows, or amax alone. A work is a strip of eight rows. */
 template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {

@@ -23,9 +23,8 @@ enum {
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
     TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
     TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns, at most: a warp's 2,048 values are of a row */
-    TEGROUP_IMPL_QUANTIZE_NARROW = 8, /* ... at least: they are of eight rows */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a widest strip, one a warp, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a strip, or of a work of whole rows */
     TEGROUP_IMPL_QUANTIZE_ALL = 62,   /* logarithm of an extent that no tensor has */
     TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
