@@ -829,9 +829,10 @@ typedef struct tegroup_gemm_desc {
     tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
                                     is quantised along what is summed over: columnwise both in a WGRAD and b in a
                                     DGRAD, else rowwise. That copy and its scales are required, aligned to their
-                                    element; the other may be NULL. One whose columnwise_order is of values is refused
-                                    where the columnwise copy would be read: give the values as the operand. Without columnwise_data (or its list) the rowwise
-                                    copy serves where a scale is chosen for as many rows as columns: TENSOR,
+                                    element; the other may be NULL. One whose columnwise_order is of values is
+                                    refused where the columnwise copy would be read: give the values as the operand.
+                                    Without columnwise_data (or its list) the rowwise copy serves where a scale is
+                                    chosen for as many rows as columns: TENSOR,
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.
@@ -1436,11 +1437,12 @@ typedef struct tegroup_mlp_weights {
  * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
  * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
  * serves. Where columnwise_order is of values, which must be of preactivation's dtype, that copy is what the activation
- * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data, which
- * dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
- * scaling while fc2.weight or input has one. activated with a scaling and without a dtype lies in the workspace,
- * quantised as fc2.weight's dtype, as it does in forward with recompute: rowwise, with its amax and, of scales of
- * F8E4M3, a global scale, which recompute then wants of activated, too. */
+ * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data,
+ * which dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has
+ * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
+ * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
+ * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
+ * activated, too, unless that is to have values. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -8971,6 +8973,7 @@ typedef struct tegroup_impl_sm90_rates {
 
 #define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.3 /* likewise, where that is the rowwise one and there is no other */
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
 static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
@@ -8990,12 +8993,14 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
 /* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
 static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    double bytes = 0;
+    double us = 0;
     int i;
     for (i = 0; i < 2; i++)
         if (operands[i]->scaling != TEGROUP_SCALING_NONE && tegroup_impl_ragged(&operands[i]->shape))
-            bytes += rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0);
-    return 1e-6 * bytes / TEGROUP_IMPL_SM90_QUANTISE_TB;
+            us += 1e-6 * rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0)
+                  / (tegroup_impl_keeps_values(operands[i]) ? TEGROUP_IMPL_SM90_ROWWISE_TB
+                                                            : TEGROUP_IMPL_SM90_QUANTISE_TB);
+    return us;
 }
 
 /* Compares a quantised product with the same in BF16. */
@@ -12083,8 +12088,7 @@ static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "must be NULL where columnwise_order is of values, unless an activation makes them: input is that "
-                      "copy",
+                      "must be NULL where columnwise_order is of values that no activation makes: input is that copy",
                       0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must not be of values but for ragged rows of one buffer",
@@ -14095,8 +14099,8 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          "must be one that is quantised", dtypes, from);
     TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
                       names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
-                      "of values must be of preactivation.dtype: an activation makes them", tegroup_impl_values_order(from),
-                      t->columnwise_order);
+                      "of values must be of preactivation.dtype: an activation makes them",
+                      tegroup_impl_values_order(from), t->columnwise_order);
     return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 

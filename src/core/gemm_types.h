@@ -55,9 +55,10 @@ typedef struct tegroup_gemm_desc {
     tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
                                     is quantised along what is summed over: columnwise both in a WGRAD and b in a
                                     DGRAD, else rowwise. That copy and its scales are required, aligned to their
-                                    element; the other may be NULL. One whose columnwise_order is of values is refused
-                                    where the columnwise copy would be read: give the values as the operand. Without columnwise_data (or its list) the rowwise
-                                    copy serves where a scale is chosen for as many rows as columns: TENSOR,
+                                    element; the other may be NULL. One whose columnwise_order is of values is
+                                    refused where the columnwise copy would be read: give the values as the operand.
+                                    Without columnwise_data (or its list) the rowwise copy serves where a scale is
+                                    chosen for as many rows as columns: TENSOR,
                                     BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16; but not on
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.

@@ -9,6 +9,7 @@
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_decoded.h"
@@ -23,6 +24,7 @@ typedef struct tegroup_impl_sm90_rates {
 
 #define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.3 /* likewise, where that is the rowwise one and there is no other */
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
 static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
@@ -42,12 +44,14 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
 /* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
 static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    double bytes = 0;
+    double us = 0;
     int i;
     for (i = 0; i < 2; i++)
         if (operands[i]->scaling != TEGROUP_SCALING_NONE && tegroup_impl_ragged(&operands[i]->shape))
-            bytes += rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0);
-    return 1e-6 * bytes / TEGROUP_IMPL_SM90_QUANTISE_TB;
+            us += 1e-6 * rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0)
+                  / (tegroup_impl_keeps_values(operands[i]) ? TEGROUP_IMPL_SM90_ROWWISE_TB
+                                                            : TEGROUP_IMPL_SM90_QUANTISE_TB);
+    return us;
 }
 
 /* Compares a quantised product with the same in BF16. */

@@ -471,8 +471,8 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          "must be one that is quantised", dtypes, from);
     TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
                       names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
-                      "of values must be of preactivation.dtype: an activation makes them", tegroup_impl_values_order(from),
-                      t->columnwise_order);
+                      "of values must be of preactivation.dtype: an activation makes them",
+                      tegroup_impl_values_order(from), t->columnwise_order);
     return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 

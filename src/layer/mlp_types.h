@@ -70,11 +70,12 @@ typedef struct tegroup_mlp_weights {
  * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
  * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
  * serves. Where columnwise_order is of values, which must be of preactivation's dtype, that copy is what the activation
- * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data, which
- * dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
- * scaling while fc2.weight or input has one. activated with a scaling and without a dtype lies in the workspace,
- * quantised as fc2.weight's dtype, as it does in forward with recompute: rowwise, with its amax and, of scales of
- * F8E4M3, a global scale, which recompute then wants of activated, too. */
+ * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data,
+ * which dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has
+ * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
+ * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
+ * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
+ * activated, too, unless that is to have values. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */

@@ -26,15 +26,15 @@ enum {
 /* Whether the kernel writes the copy of a call: rows at multiples of 16 bytes, codes at multiples of 8. */
 static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
     const tegroup_tensor *in = &call->desc.input, *out = &call->desc.output;
-    return in->dtype == TEGROUP_DTYPE_BF16 && out->scaling == TEGROUP_SCALING_BLOCK_1X128 && call->plain && call->vectors
-           && call->scale_dtype == TEGROUP_DTYPE_F32 && !call->desc.rule.divide && !call->raises
+    return in->dtype == TEGROUP_DTYPE_BF16 && out->scaling == TEGROUP_SCALING_BLOCK_1X128 && call->plain
+           && call->vectors && call->scale_dtype == TEGROUP_DTYPE_F32 && !call->desc.rule.divide && !call->raises
            && call->copies == 1 << TEGROUP_IMPL_ROWWISE && !tegroup_impl_listed(in) && !tegroup_impl_listed(out)
            && tegroup_impl_aligned(in->data, 16) && tegroup_impl_aligned(out->data, 8) && out->shape.cols % 8 == 0
            && tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
 }
 
-/* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256 values
- * of a row, two blocks of 16 lanes each; the scales of the 16's blocks are found by one lane for each piece. */
+/* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256
+ * values of a row, two blocks of 16 lanes each, whose scales are found by one of the 16 for each piece. */
 struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2 };

@@ -154,8 +154,7 @@ static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "must be NULL where columnwise_order is of values, unless an activation makes them: input is that "
-                      "copy",
+                      "must be NULL where columnwise_order is of values that no activation makes: input is that copy",
                       0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must not be of values but for ragged rows of one buffer",
