@@ -30,8 +30,8 @@ typedef struct tegroup_moe_format {
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
  *
  * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
- * lies between fc1 and fc2 by the MLP, as tegroup_mlp_desc says: nothing of them is stored as it was. The caller
- * quantises the weights.
+ * lies between fc1 and fc2 by the MLP, as tegroup_mlp_desc says: nothing of them is stored as it was, but what wgrad
+ * reads where columnwise_order is of values. The caller quantises the weights.
  *
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
