@@ -191,7 +191,12 @@ static int rowwise(rng *r, int64_t cols, tegroup_scale_preset preset, tegroup_dt
     tegroup_quantize_desc on[2];
     alignas(TEGROUP_ALIGNMENT) char snapshot[4096];
     char *codes[2], *scales[2];
-    for (int g = 0; g < GROUPS; g++) sizes[g] = rng_chance(r, 20) ? counts[g] : rng_int(r, -1, 120);
+    int64_t left = ROWS;
+    for (int g = 0; g < GROUPS; g++) {
+        sizes[g] = rng_chance(r, 20) ? counts[g] : rng_int(r, -1, 120);
+        if (sizes[g] > left) sizes[g] = left;
+        if (sizes[g] > 0) left -= sizes[g];
+    }
     uint16_t *values = (uint16_t *)malloc((size_t)(all * in_ld) * 2);
     for (int64_t i = 0; i < all * in_ld; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(16 * rng_unit(r) - 8));
     for (int64_t i = 0; i < all * in_ld && odd; i += 1 + rng_int(r, 0, 4000)) values[i] = rng_chance(r, 50) ? 0x7fc0 : 0xff80;
