@@ -37,7 +37,7 @@
  *   [27] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
  *   [28] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [29] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [30] layer/quantize_registers_cuda.h Quantise: rowwise 1x128 blocks of BF16, in registers
+ *   [30] layer/quantize_registers_cuda.h Quantise: rowwise blocks of BF16, in registers
  *   [31] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [32] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
  *   [33] layer/quantize_cuda.h    Quantise and dequantise: launches
@@ -6311,30 +6311,34 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [30] Quantise: rowwise 1x128 blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [30] Quantise: rowwise blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
 
-/* What the kernel of strips makes for any type and block, here for those of a training step: values never leave their
- * thread, which takes a third of the instructions. */
+/* What the kernel of strips makes of any values, here of those that need no more than to be read: they never leave
+ * their thread, which takes a third of the instructions. */
 enum {
-    TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor */
+    TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor, of up to 128 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8    /* of a thread, eight values each */
 };
 
-/* Whether the kernel writes the copy of a call: rows at multiples of 16 bytes, codes at multiples of 8. */
+/* Whether these kernels write the copy of a call: rows at multiples of 16 bytes, and eight codes at multiples of their
+ * own length. */
 static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
     const tegroup_tensor *in = &call->desc.input, *out = &call->desc.output;
-    return in->dtype == TEGROUP_DTYPE_BF16 && out->scaling == TEGROUP_SCALING_BLOCK_1X128 && call->plain
-           && call->vectors && call->scale_dtype == TEGROUP_DTYPE_F32 && !call->desc.rule.divide && !call->raises
-           && call->copies == 1 << TEGROUP_IMPL_ROWWISE && !tegroup_impl_listed(in) && !tegroup_impl_listed(out)
-           && tegroup_impl_aligned(in->data, 16) && tegroup_impl_aligned(out->data, 8) && out->shape.cols % 8 == 0
+    const tegroup_scaling_facts *facts = &call->facts;
+    return in->dtype == TEGROUP_DTYPE_BF16 && facts->choice_outer == 1 && facts->block_inner > 0 && call->plain
+           && call->vectors && !call->desc.rule.divide && !call->raises && call->copies == 1 << TEGROUP_IMPL_ROWWISE
+           && !tegroup_impl_listed(in) && !tegroup_impl_listed(out) && tegroup_impl_aligned(in->data, 16)
+           && tegroup_impl_aligned(out->data, (size_t)tegroup_impl_bits(out->dtype)) && out->shape.cols % 8 == 0
            && tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
 }
 
 /* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256
- * values of a row, two blocks of 16 lanes each, whose scales are found by one of the 16 for each piece. */
-struct tegroup_impl_quantize_registers {
+ * values of a row. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
+ * BITS: of a code. */
+template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
-    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2 };
+    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, SHIFT = LANES == 16 ? 4 : LANES == 4 ? 2 : 1 };
+    enum { EACH = LANES < PIECES ? PIECES / LANES : 1 }; /* scales that a lane finds */
     const tegroup_impl_quantize_launch &call;
     const tegroup_impl_quantize_shared &shared;
     const int32_t lane, in_row; /* in_row: logarithm of a row's pieces */
@@ -6369,67 +6373,93 @@ struct tegroup_impl_quantize_registers {
         return true;
     }
 
-    /* The largest magnitude of the 16 lanes' block of piece lane % 8. */
-    template <bool SHOWS> __device__ __forceinline__ float find_amax() const {
+    /* The pieces whose scales the lane finds: this one and those after it. */
+    __device__ __forceinline__ int32_t mine() const { return lane % LANES * EACH % PIECES; }
+    /* The largest magnitudes of the block in these. */
+    template <bool SHOWS> __device__ __forceinline__ void find_amax(float *amax) const {
         typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
-        uint32_t mine = 0;
+        uint32_t pairs[(EACH + 1) / 2] = {0};
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k += 2) {
             uint32_t pair; /* of pieces k and k + 1 */
             magnitudes::of_pair(x[k], x[k + 1], &pair);
-            magnitudes::of_lanes(4, &pair);
-            if ((lane & 6) == k) mine = pair;
+            magnitudes::of_lanes(SHIFT, &pair);
+            if (mine() / EACH == k / EACH || (EACH == 1 && mine() / 2 == k / 2)) pairs[k % EACH / 2] = pair;
         }
-        return __uint_as_float(magnitudes::at(&mine, lane & 1));
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++)
+            amax[j] = __uint_as_float(magnitudes::at(&pairs[j / 2], EACH == 1 ? lane & 1 : j & 1));
+    }
+    /* The scale of the lane's block in a piece, to where it is stored. */
+    __device__ __forceinline__ void store_scale(int32_t piece, uint32_t bits) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int32_t col = at(piece) + lane / LANES * LANES * 8;
+        if (down(piece) >= rows || col >= cols || lane % LANES >= PIECES) return;
+        tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                tegroup_impl_scale_of_block(&copy.grid, shared.part, row + down(piece),
+                                                            (col0 + col) >> (SHIFT + 3)),
+                                bits);
     }
 
     __device__ __forceinline__ void encode() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const tegroup_dtype dtype = call.desc.output.dtype;
-        const float amax = call.desc.rule.nan_shows ? find_amax<true>() : find_amax<false>();
-        const tegroup_block_scale block =
-            tegroup_impl_scale_block(&call.desc.rule, dtype, TEGROUP_DTYPE_F32, amax, 1.0f);
-        const int32_t piece = lane & 7, col = at(piece) + lane / 16 * 128;
+        float amax[EACH], factor[EACH];
         if (!copy.data) return;
-        if ((lane & 8) == 0 && down(piece) < rows && col < cols)
-            ((uint32_t *)copy.scales)[copy.grid.base + shared.part * copy.grid.part_stride
-                                      + (row + down(piece)) * copy.grid.outer_stride
-                                      + ((col0 + col) >> 7) * copy.grid.inner_stride] = block.bits;
-        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
+        if (call.desc.rule.nan_shows) find_amax<true>(amax);
+        else find_amax<false>(amax);
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++) {
+            const tegroup_block_scale block =
+                tegroup_impl_scale_block(&call.desc.rule, dtype, call.scale_dtype, amax[j], shared.global);
+            factor[j] = block.multiplier;
+            store_scale(mine() + j, block.bits);
+        }
+        const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by = __shfl_sync(0xffffffffu, block.multiplier, (lane & 16) + k);
+            const float by = __shfl_sync(0xffffffffu, factor[k % EACH], lane / LANES * LANES + k / EACH);
+            char *const to = copy.data + (first + down(k) * copy.at.row_stride + at(k)) * BITS / 8;
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-            if (there(k))
-                *(uint2 *)(to + down(k) * copy.at.row_stride + at(k)) = tegroup_impl_eight_codes<8>(dtype, y);
+            if (!there(k)) continue;
+            const uint2 codes = tegroup_impl_eight_codes<BITS>(dtype, y);
+            if (BITS == 8) *(uint2 *)to = codes;
+            else *(uint32_t *)to = codes.x;
         }
     }
 
-    /* Zeros for the scales that pad a part's last rows. */
+    /* Zeros for what pads the scales behind a part's last rows, and behind its last columns: by all threads. */
     __device__ __forceinline__ void pad(int64_t row0) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int64_t inner0 = col0 >> 7, blocks = (cols + 127) >> 7;
-        if (!copy.data || shared.part_rows - row0 > 1 << call.down_shift) return;
-        for (int64_t o = shared.part_rows + threadIdx.x / 32; o < copy.grid.outer_extent; o += blockDim.x / 32)
-            for (int64_t i = lane; i < blocks; i += 32)
-                ((uint32_t *)copy.scales)[tegroup_impl_scale_of_block(&copy.grid, shared.part, o, inner0 + i)] = 0;
+        const tegroup_impl_scale_grid &grid = copy.grid;
+        const int64_t left = shared.part_rows - row0, inner0 = col0 >> (SHIFT + 3),
+                      blocks = (cols + LANES * 8 - 1) >> (SHIFT + 3),
+                      outers = left <= 1 << call.down_shift ? grid.outer_extent - row0 : 1 << call.down_shift,
+                      inners = shared.cols - col0 <= 1 << call.across_shift ? grid.inner_extent - inner0 : blocks;
+        if (!copy.data || (outers <= left && inners <= blocks)) return;
+        for (int64_t o = threadIdx.x / 32; o < outers; o += blockDim.x / 32)
+            for (int64_t i = (o < left ? blocks : 0) + lane; i < inners; i += 32)
+                tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                        tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
     }
 };
 
+template <int LANES, int BITS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers piece(call, shared);
+    tegroup_impl_quantize_registers<LANES, BITS> part(call, shared);
+    tegroup_impl_quantize_store_groups(call, shared.view);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) walk.meet(work);
         walk.place(work, &row0, &col0);
-        if (piece.load(row0, col0)) piece.encode();
-        piece.pad(row0);
+        if (part.load(row0, col0)) part.encode();
+        part.pad(row0);
     }
 }
 
@@ -6948,11 +6978,17 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* The kernel that quantises in registers: works as wide as leaves the least of a row's last one empty, of as many rows
+/* The kernels that quantise in registers: works as wide as leaves the least of a row's last one empty, of as many rows
  * as make 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
+    const int bits = tegroup_impl_bits(call->desc.output.dtype);
+    void (*const kernel)(const tegroup_impl_quantize_launch) =
+        call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8>
+        : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4>
+        : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4>
+                                        : tegroup_impl_quantize_registers_kernel<4, 8>;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
     unsigned blocks;
     for (narrower = across - 1; narrower >= 8; narrower--)
@@ -6961,9 +6997,9 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
         TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_registers_kernel, blocks,
-                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
-                                    "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
+        "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */

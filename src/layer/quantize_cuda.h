@@ -73,11 +73,17 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* The kernel that quantises in registers: works as wide as leaves the least of a row's last one empty, of as many rows
+/* The kernels that quantise in registers: works as wide as leaves the least of a row's last one empty, of as many rows
  * as make 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
+    const int bits = tegroup_impl_bits(call->desc.output.dtype);
+    void (*const kernel)(const tegroup_impl_quantize_launch) =
+        call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8>
+        : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4>
+        : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4>
+                                        : tegroup_impl_quantize_registers_kernel<4, 8>;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
     unsigned blocks;
     for (narrower = across - 1; narrower >= 8; narrower--)
@@ -86,9 +92,9 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
         TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_registers_kernel, blocks,
-                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
-                                    "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
+        "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
