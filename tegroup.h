@@ -515,7 +515,8 @@ typedef struct tegroup_tensor {
     int64_t         ld;           /* elements between rows; 0 = cols (ragged columns: each group's own)       */
     int64_t         group_stride; /* uniform only: elements between groups; 0 = rows * ld                     */
     void           *data;         /* rowwise copy, aligned to its element; NULL when pointers is given        */
-    void           *columnwise_data;      /* copy quantised along columns, stored as data is; NULL = none     */
+    void           *columnwise_data;      /* copy quantised along columns, or values: see columnwise_order;
+                                             NULL = none                                                      */
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
@@ -1275,11 +1276,11 @@ typedef struct tegroup_quantize_desc {
                                         none. Needs activation; output's columns are then input's                 */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it (on the GPU
                                           the order of that sum is up to where grad_input lies, and here there is
-                                          none); absent = not wanted. Needs grad_output, whose rows are read once
-                                          more for it                                                             */
+                                          none, but for values as they are); absent = not wanted. Needs grad_output,
+                                          whose rows are read once more for it, unless values are kept            */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
     tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
-                                        that the call touches                                                     */
+                                        that the call touches, but as said above                                  */
     int32_t            threads;      /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                         time depends on it                                                        */
 } tegroup_quantize_desc;
@@ -1329,7 +1330,8 @@ typedef enum tegroup_weight_layout {
  * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
  * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
  * may be absent. What is saved from forward to wgrad is input's columnwise copy. Where columnwise_order is of values,
- * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values. */
+ * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values;
+ * weight's is W, for a dgrad of a grad_output without a scaling. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -4901,7 +4903,7 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
 }
 
-/* A refusal where something is about a columnwise copy that is quantised. */
+/* Refuses what is about a columnwise copy of codes where that copy holds values. */
 #define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
     TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
                       "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
@@ -4999,6 +5001,17 @@ static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, vo
     return TEGROUP_OK;
 }
 
+/* A copy of values has no scales. */
+static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
+                                                         const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    TEGROUP_IMPL_RULE(!columnwise || !tegroup_impl_keeps_values(t) || (!memory.scales && !memory.scale_pointers),
+                      ERROR_COMBINATION,
+                      tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise).scales,
+                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* The memory of one copy: elements and scales just where the tensor has any. */
 static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
                                                      const tegroup_impl_name *name, tegroup_error *error) {
@@ -5008,8 +5021,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
-    TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
-                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, columnwise, name, error));
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
                                                   tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),
@@ -12082,12 +12094,13 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
 }
 
 /* Values are kept of what an activation makes. */
-static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc *desc, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
+                                                            const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, 1, name, error));
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), 1).data,
                       "must be NULL where columnwise_order is of values that no activation makes: input is that copy",
                       0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
@@ -12123,7 +12136,7 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
     TEGROUP_IMPL_RULE(
-        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
+        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || !tegroup_impl_transposed(t, 1)
             || t->shape.rows / t->scale_parts % 2 == 0,
         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
         "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
@@ -12135,19 +12148,21 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
                                                               const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
-    const int waits = tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling));
+    const int values_alone = tegroup_impl_keeps_values(t) && tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
+                             && !tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE),
+              waits = !values_alone && tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling)),
+              given = !values_alone && desc->rule.method == TEGROUP_SCALE_GIVEN;
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->amax, waits ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(AMAX), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error));
-    return tegroup_impl_check_there(t->scale, desc->rule.method == TEGROUP_SCALE_GIVEN ? bytes : 0, sizeof(float),
-                                    TEGROUP_IMPL_PATH(SCALE), error);
+    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(SCALE), error);
 }
 
 /* A gradient's values may take input's place. */
-static inline int tegroup_impl_kept_in_place(const tegroup_quantize_desc *desc) {
+static inline int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;
     return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
            && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
@@ -12177,7 +12192,7 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
     buffers[count] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
-    if (tegroup_impl_kept_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
+    if (tegroup_impl_values_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
     count++;
     buffers[count++] = index;
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
@@ -12220,7 +12235,7 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_kept(desc, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_values_made(desc, output, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
@@ -12474,6 +12489,7 @@ static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize
     forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
     if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
     backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
+    backward.grad_output.rows = desc->output.shape.rows; /* which is what a snapshot must fit */
     return tegroup_impl_activation_backward_run(&backward, stream, error);
 }
 
@@ -13190,6 +13206,7 @@ static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_l
 static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
+           && layer->tensor[tensor]->scaling != TEGROUP_SCALING_NONE
            && tegroup_impl_keeps_values(layer->tensor[tensor])
            && tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand);
 }
@@ -13201,24 +13218,24 @@ typedef struct tegroup_impl_layer_names {
 } tegroup_impl_layer_names;
 
 static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
-                                               tegroup_impl_layer_names *of) {
+                                               tegroup_impl_layer_names *made) {
     int operand;
-    of->names = *tegroup_impl_gemm_names();
+    made->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
-        of->names.operand[operand] = layer->name[tensor];
+        made->names.operand[operand] = layer->name[tensor];
         if (tegroup_impl_layer_reads_values(layer, product, operand)) {
-            tegroup_impl_name *name = &of->values[operand];
+            tegroup_impl_name *name = &made->values[operand];
             *name = *layer->name[tensor];
             name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_ORDER);
             name->dtype = "must equal that of the values it is multiplied with";
             name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
             name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);
-            of->names.operand[operand] = name;
+            made->names.operand[operand] = name;
         }
     }
-    of->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    made->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
 static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
@@ -13412,18 +13429,38 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
                                                      const tegroup_target *target, tegroup_linear_plan *plan,
                                                      tegroup_error *error) {
-    tegroup_impl_layer_names of;
+    tegroup_impl_layer_names made;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
-    tegroup_impl_layer_names_of(layer, product, &of);
+    tegroup_impl_layer_names_of(layer, product, &made);
     tegroup_impl_layer_product(layer, product, &gemm);
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
     plan->weight_layout = layer->weight_layout;
-    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &of.names, target, one, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &made.names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
+}
+
+/* A tensor whose values a call multiplies in place of its codes, as planned: the product does not see what it is of. */
+static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product, int operand,
+                                                             const tegroup_plan *plan, tegroup_error *error) {
+    const int tensor = tegroup_impl_layer_role(layer, product, operand);
+    const tegroup_tensor *t = layer->tensor[tensor];
+    const tegroup_impl_name *name = layer->name[tensor];
+    const tegroup_problem *p = &plan->problem;
+    const tegroup_scaling planned = operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling;
+    const tegroup_dtype dtype = operand == TEGROUP_IMPL_A ? p->a : p->b;
+    if (!tegroup_impl_layer_has(layer, tensor) || t->scaling == TEGROUP_SCALING_NONE
+        || !tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand))
+        return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE(planned != TEGROUP_SCALING_NONE || tegroup_impl_keeps_values(t), ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                      "must be of values, as planned, or scaling must be unset: the product multiplies values",
+                      tegroup_impl_values_order(dtype), t->columnwise_order);
+    return tegroup_impl_check_unscaled(t, 1, name, error);
 }
 
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
@@ -13431,7 +13468,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
-    tegroup_impl_layer_names of;
+    tegroup_impl_layer_names made;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
@@ -13442,16 +13479,18 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
-    tegroup_impl_layer_names_of(layer, product, &of);
+    tegroup_impl_layer_names_of(layer, product, &made);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
+        if (operand <= TEGROUP_IMPL_B)
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_check_values(layer, product, operand, one, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &of.names, error));
-    return apart ? tegroup_impl_check_overlaps(one, gemm, &of.names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &made.names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &made.names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
@@ -14083,6 +14122,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const int sums = activated ? TEGROUP_IMPL_THERE(fc2.main_grad) : TEGROUP_IMPL_THERE(fc1.main_grad);
     const tegroup_scale_rule *rule = activated ? &desc->activated_rule : &desc->grad_rule;
     const tegroup_dtype from = tegroup_impl_mlp_preactivated(desc);
     if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) {
@@ -14097,7 +14137,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
                          "must be one that is quantised", dtypes, from);
-    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
+    TEGROUP_IMPL_RULE(!sums || !tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
                       names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
                       "of values must be of preactivation.dtype: an activation makes them",
                       tegroup_impl_values_order(from), t->columnwise_order);
@@ -15001,6 +15041,15 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
+/* Is activated computed again? A quantised one is not where no product reads it and no copy has a place. */
+static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
+    const tegroup_tensor *t = &call->desc->activated;
+    return call->desc->recompute
+           && (t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE)
+               || tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
+               || tegroup_impl_mlp_copies(call->plans, TEGROUP_IMPL_MLP_ACTIVATED, t));
+}
+
 /* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
  * step, what is not is in the epilogue, which may run by itself. */
 static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
@@ -15009,7 +15058,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
     again->quantises = 0;
-    if (desc->recompute) {
+    if (tegroup_impl_mlp_activates_again(call)) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
         TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
@@ -15017,7 +15066,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
                           ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
                           "must not be NULL with recompute: forward has one", 1, 0);
     }
-    if (desc->recompute && !again->quantises)
+    if (desc->recompute && desc->activated.scaling == TEGROUP_SCALING_NONE)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation, error));
     else {
@@ -15061,7 +15110,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
-        if (desc->recompute)
+        if (tegroup_impl_mlp_activates_again(&call))
             TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
                                              : tegroup_impl_activation_run(&epilogue.activation, stream, error));
         TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)
@@ -19515,7 +19564,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
 #define TEGROUP_IMPL_MOE_PIECES_OF(ITEM, which, what)                                                                  \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, DATA, what ", quantised")                                                      \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, SCALES, what ": scales")                                                       \
-    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", quantised by columns")                                     \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", by columns")                                               \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE_SCALES, what ": scales by columns")                                 \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, AMAX, what ": amax")                                                           \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, GLOBAL, what ": global scales")
@@ -20279,10 +20328,11 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
     const tegroup_impl_moe_parts *parts = &call->parts;
     const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
-    const int permutes = tegroup_impl_moe_permutes(rows),
-              quantises = rows->scaling != TEGROUP_SCALING_NONE
-                          && !(permutes && !tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE));
-    if (run && permutes)
+    const int quantises = rows->scaling != TEGROUP_SCALING_NONE
+                          && (tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE)
+                              || (tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE)
+                                  && !tegroup_impl_keeps_values(rows)));
+    if (run && tegroup_impl_moe_permutes(rows))
         TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
     if (!quantises) return TEGROUP_OK;
     if (run) return tegroup_impl_quantize(quantize, stream, error);

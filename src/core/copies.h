@@ -40,7 +40,7 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
 }
 
-/* A refusal where something is about a columnwise copy that is quantised. */
+/* Refuses what is about a columnwise copy of codes where that copy holds values. */
 #define TEGROUP_IMPL_RULE_NO_VALUES(t, columnwise)                                                                     \
     TEGROUP_IMPL_RULE(!(columnwise) || !tegroup_impl_keeps_values(t), ERROR_COMBINATION, "columnwise",                 \
                       "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
@@ -138,6 +138,17 @@ static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, vo
     return TEGROUP_OK;
 }
 
+/* A copy of values has no scales. */
+static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
+                                                         const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    TEGROUP_IMPL_RULE(!columnwise || !tegroup_impl_keeps_values(t) || (!memory.scales && !memory.scale_pointers),
+                      ERROR_COMBINATION,
+                      tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise).scales,
+                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* The memory of one copy: elements and scales just where the tensor has any. */
 static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
                                                      const tegroup_impl_name *name, tegroup_error *error) {
@@ -147,8 +158,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
-    TEGROUP_IMPL_RULE(!values || (!memory.scales && !memory.scale_pointers), ERROR_COMBINATION, paths.scales,
-                      "must be NULL where columnwise_order is of values, which have no scales", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, columnwise, name, error));
     if (!listed) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
                                                   tegroup_impl_element(tegroup_impl_copy_dtype(t, columnwise)),

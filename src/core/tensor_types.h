@@ -81,7 +81,8 @@ typedef struct tegroup_tensor {
     int64_t         ld;           /* elements between rows; 0 = cols (ragged columns: each group's own)       */
     int64_t         group_stride; /* uniform only: elements between groups; 0 = rows * ld                     */
     void           *data;         /* rowwise copy, aligned to its element; NULL when pointers is given        */
-    void           *columnwise_data;      /* copy quantised along columns, stored as data is; NULL = none     */
+    void           *columnwise_data;      /* copy quantised along columns, or values: see columnwise_order;
+                                             NULL = none                                                      */
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */

@@ -113,6 +113,7 @@ static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_l
 static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
+           && layer->tensor[tensor]->scaling != TEGROUP_SCALING_NONE
            && tegroup_impl_keeps_values(layer->tensor[tensor])
            && tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand);
 }
@@ -124,24 +125,24 @@ typedef struct tegroup_impl_layer_names {
 } tegroup_impl_layer_names;
 
 static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
-                                               tegroup_impl_layer_names *of) {
+                                               tegroup_impl_layer_names *made) {
     int operand;
-    of->names = *tegroup_impl_gemm_names();
+    made->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
-        of->names.operand[operand] = layer->name[tensor];
+        made->names.operand[operand] = layer->name[tensor];
         if (tegroup_impl_layer_reads_values(layer, product, operand)) {
-            tegroup_impl_name *name = &of->values[operand];
+            tegroup_impl_name *name = &made->values[operand];
             *name = *layer->name[tensor];
             name->members[TEGROUP_IMPL_MEMBER_DTYPE] = TEGROUP_IMPL_PATH(COLUMNWISE_ORDER);
             name->dtype = "must equal that of the values it is multiplied with";
             name->members[TEGROUP_IMPL_MEMBER_DATA] = TEGROUP_IMPL_PATH(COLUMNWISE_DATA);
             name->members[TEGROUP_IMPL_MEMBER_POINTERS] = TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS);
-            of->names.operand[operand] = name;
+            made->names.operand[operand] = name;
         }
     }
-    of->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    made->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
 static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
@@ -335,18 +336,38 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
                                                      const tegroup_target *target, tegroup_linear_plan *plan,
                                                      tegroup_error *error) {
-    tegroup_impl_layer_names of;
+    tegroup_impl_layer_names made;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
-    tegroup_impl_layer_names_of(layer, product, &of);
+    tegroup_impl_layer_names_of(layer, product, &made);
     tegroup_impl_layer_product(layer, product, &gemm);
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
     plan->weight_layout = layer->weight_layout;
-    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &of.names, target, one, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &made.names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
+}
+
+/* A tensor whose values a call multiplies in place of its codes, as planned: the product does not see what it is of. */
+static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product, int operand,
+                                                             const tegroup_plan *plan, tegroup_error *error) {
+    const int tensor = tegroup_impl_layer_role(layer, product, operand);
+    const tegroup_tensor *t = layer->tensor[tensor];
+    const tegroup_impl_name *name = layer->name[tensor];
+    const tegroup_problem *p = &plan->problem;
+    const tegroup_scaling planned = operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling;
+    const tegroup_dtype dtype = operand == TEGROUP_IMPL_A ? p->a : p->b;
+    if (!tegroup_impl_layer_has(layer, tensor) || t->scaling == TEGROUP_SCALING_NONE
+        || !tegroup_impl_sums_rows(tegroup_impl_layer_op(layer, product), (tegroup_impl_operand)operand))
+        return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE(planned != TEGROUP_SCALING_NONE || tegroup_impl_keeps_values(t), ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                      "must be of values, as planned, or scaling must be unset: the product multiplies values",
+                      tegroup_impl_values_order(dtype), t->columnwise_order);
+    return tegroup_impl_check_unscaled(t, 1, name, error);
 }
 
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
@@ -354,7 +375,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
-    tegroup_impl_layer_names of;
+    tegroup_impl_layer_names made;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
@@ -365,16 +386,18 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
-    tegroup_impl_layer_names_of(layer, product, &of);
+    tegroup_impl_layer_names_of(layer, product, &made);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
+        if (operand <= TEGROUP_IMPL_B)
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_check_values(layer, product, operand, one, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &of.names, error));
-    return apart ? tegroup_impl_check_overlaps(one, gemm, &of.names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &made.names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &made.names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */

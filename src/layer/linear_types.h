@@ -39,7 +39,8 @@ typedef enum tegroup_weight_layout {
  * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
  * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
  * may be absent. What is saved from forward to wgrad is input's columnwise copy. Where columnwise_order is of values,
- * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values. */
+ * such as TEGROUP_COLUMNWISE_BF16, that copy is X or dY itself, and a product that sums over rows is one of values;
+ * weight's is W, for a dgrad of a grad_output without a scaling. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */

@@ -246,6 +246,15 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
+/* Is activated computed again? A quantised one is not where no product reads it and no copy has a place. */
+static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
+    const tegroup_tensor *t = &call->desc->activated;
+    return call->desc->recompute
+           && (t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE)
+               || tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
+               || tegroup_impl_mlp_copies(call->plans, TEGROUP_IMPL_MLP_ACTIVATED, t));
+}
+
 /* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
  * step, what is not is in the epilogue, which may run by itself. */
 static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
@@ -254,7 +263,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
     again->quantises = 0;
-    if (desc->recompute) {
+    if (tegroup_impl_mlp_activates_again(call)) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
         TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
@@ -262,7 +271,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
                           ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
                           "must not be NULL with recompute: forward has one", 1, 0);
     }
-    if (desc->recompute && !again->quantises)
+    if (desc->recompute && desc->activated.scaling == TEGROUP_SCALING_NONE)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation, error));
     else {
@@ -306,7 +315,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
-        if (desc->recompute)
+        if (tegroup_impl_mlp_activates_again(&call))
             TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
                                              : tegroup_impl_activation_run(&epilogue.activation, stream, error));
         TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)

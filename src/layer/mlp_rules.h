@@ -455,6 +455,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const int sums = activated ? TEGROUP_IMPL_THERE(fc2.main_grad) : TEGROUP_IMPL_THERE(fc1.main_grad);
     const tegroup_scale_rule *rule = activated ? &desc->activated_rule : &desc->grad_rule;
     const tegroup_dtype from = tegroup_impl_mlp_preactivated(desc);
     if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) {
@@ -469,7 +470,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
                          TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
                          "must be one that is quantised", dtypes, from);
-    TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
+    TEGROUP_IMPL_RULE(!sums || !tegroup_impl_keeps_values(t) || tegroup_impl_copy_dtype(t, 1) == from, ERROR_DTYPE,
                       names->output.members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
                       "of values must be of preactivation.dtype: an activation makes them",
                       tegroup_impl_values_order(from), t->columnwise_order);

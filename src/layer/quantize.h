@@ -222,6 +222,7 @@ static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize
     forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
     if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
     backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
+    backward.grad_output.rows = desc->output.shape.rows; /* which is what a snapshot must fit */
     return tegroup_impl_activation_backward_run(&backward, stream, error);
 }
 

@@ -73,8 +73,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* The kernels that quantise in registers: works as wide as leaves the least of a row's last one empty, of as many rows
- * as make 2,048 values a warp. */
+/* The kernels that quantise in registers. A work is as wide as leaves the least of a row's last one empty, and as high
+ * as makes 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;

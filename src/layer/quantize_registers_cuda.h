@@ -18,8 +18,8 @@
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
 
-/* What the kernel of strips makes of any values, here of those that need no more than to be read: they never leave
- * their thread, which takes a third of the instructions. */
+/* These kernels make what the kernel of strips makes, of values that are only read: each stays in the registers of its
+ * thread, which takes a third of the instructions. */
 enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor, of up to 128 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8    /* of a thread, eight values each */
@@ -43,7 +43,7 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
 template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, SHIFT = LANES == 16 ? 4 : LANES == 4 ? 2 : 1 };
-    enum { EACH = LANES < PIECES ? PIECES / LANES : 1 }; /* scales that a lane finds */
+    enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales that a lane finds */
     const tegroup_impl_quantize_launch &call;
     const tegroup_impl_quantize_shared &shared;
     const int32_t lane, in_row; /* in_row: logarithm of a row's pieces */
@@ -78,22 +78,23 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
         return true;
     }
 
-    /* The pieces whose scales the lane finds: this one and those after it. */
-    __device__ __forceinline__ int32_t mine() const { return lane % LANES * EACH % PIECES; }
+    /* The first of the pieces whose scales the lane finds. */
+    __device__ __forceinline__ int32_t first_scaled() const { return lane % LANES * SCALES % PIECES; }
     /* The largest magnitudes of the block in these. */
     template <bool SHOWS> __device__ __forceinline__ void find_amax(float *amax) const {
         typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
-        uint32_t pairs[(EACH + 1) / 2] = {0};
+        uint32_t pairs[(SCALES + 1) / 2] = {0};
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k += 2) {
             uint32_t pair; /* of pieces k and k + 1 */
             magnitudes::of_pair(x[k], x[k + 1], &pair);
             magnitudes::of_lanes(SHIFT, &pair);
-            if (mine() / EACH == k / EACH || (EACH == 1 && mine() / 2 == k / 2)) pairs[k % EACH / 2] = pair;
+            if (first_scaled() / SCALES == k / SCALES || (SCALES == 1 && first_scaled() / 2 == k / 2))
+                pairs[k % SCALES / 2] = pair;
         }
 #pragma unroll
-        for (int32_t j = 0; j < EACH; j++)
-            amax[j] = __uint_as_float(magnitudes::at(&pairs[j / 2], EACH == 1 ? lane & 1 : j & 1));
+        for (int32_t j = 0; j < SCALES; j++)
+            amax[j] = __uint_as_float(magnitudes::at(&pairs[j / 2], SCALES == 1 ? lane & 1 : j & 1));
     }
     /* The scale of the lane's block in a piece, to where it is stored. */
     __device__ __forceinline__ void store_scale(int32_t piece, uint32_t bits) const {
@@ -109,21 +110,21 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
     __device__ __forceinline__ void encode() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         const tegroup_dtype dtype = call.desc.output.dtype;
-        float amax[EACH], factor[EACH];
+        float amax[SCALES], factor[SCALES];
         if (!copy.data) return;
         if (call.desc.rule.nan_shows) find_amax<true>(amax);
         else find_amax<false>(amax);
 #pragma unroll
-        for (int32_t j = 0; j < EACH; j++) {
+        for (int32_t j = 0; j < SCALES; j++) {
             const tegroup_block_scale block =
                 tegroup_impl_scale_block(&call.desc.rule, dtype, call.scale_dtype, amax[j], shared.global);
             factor[j] = block.multiplier;
-            store_scale(mine() + j, block.bits);
+            store_scale(first_scaled() + j, block.bits);
         }
         const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by = __shfl_sync(0xffffffffu, factor[k % EACH], lane / LANES * LANES + k / EACH);
+            const float by = __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
             char *const to = copy.data + (first + down(k) * copy.at.row_stride + at(k)) * BITS / 8;
             float y[8];
             x[k].unpack(y);

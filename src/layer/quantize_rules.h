@@ -148,12 +148,13 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
 }
 
 /* Values are kept of what an activation makes. */
-static inline tegroup_status tegroup_impl_check_kept(const tegroup_quantize_desc *desc, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
+                                                            const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, 1, name, error));
     TEGROUP_IMPL_RULE(desc->activation != TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), 1).data,
                       "must be NULL where columnwise_order is of values that no activation makes: input is that copy",
                       0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) && !tegroup_impl_listed(t), ERROR_UNSUPPORTED,
@@ -189,7 +190,7 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
     TEGROUP_IMPL_RULE(
-        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
+        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || !tegroup_impl_transposed(t, 1)
             || t->shape.rows / t->scale_parts % 2 == 0,
         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
         "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
@@ -201,19 +202,21 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
                                                               const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
-    const int waits = tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling));
+    const int values_alone = tegroup_impl_keeps_values(t) && tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
+                             && !tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE),
+              waits = !values_alone && tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling)),
+              given = !values_alone && desc->rule.method == TEGROUP_SCALE_GIVEN;
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->amax, waits ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(AMAX), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error));
-    return tegroup_impl_check_there(t->scale, desc->rule.method == TEGROUP_SCALE_GIVEN ? bytes : 0, sizeof(float),
-                                    TEGROUP_IMPL_PATH(SCALE), error);
+    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(SCALE), error);
 }
 
 /* A gradient's values may take input's place. */
-static inline int tegroup_impl_kept_in_place(const tegroup_quantize_desc *desc) {
+static inline int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;
     return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
            && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
@@ -243,7 +246,7 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
     buffers[count] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
-    if (tegroup_impl_kept_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
+    if (tegroup_impl_values_in_place(desc)) buffers[count].twin = 2 * TEGROUP_IMPL_COLUMNWISE;
     count++;
     buffers[count++] = index;
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
@@ -286,7 +289,7 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_kept(desc, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_values_made(desc, output, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)

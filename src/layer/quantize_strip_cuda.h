@@ -133,7 +133,8 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
     }
 };
 
-/* The rowwise copy where no block spans rows, or amax alone. A work is a strip of eight rows. */
+/* The rowwise copy where no block spans rows, and no kernel in registers makes it, or amax alone. A work is a strip of
+ * eight rows. */
 template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {

@@ -58,11 +58,11 @@ typedef struct tegroup_quantize_desc {
                                         none. Needs activation; output's columns are then input's                 */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it (on the GPU
                                           the order of that sum is up to where grad_input lies, and here there is
-                                          none); absent = not wanted. Needs grad_output, whose rows are read once
-                                          more for it                                                             */
+                                          none, but for values as they are); absent = not wanted. Needs grad_output,
+                                          whose rows are read once more for it, unless values are kept            */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
     tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
-                                        that the call touches                                                     */
+                                        that the call touches, but as said above                                  */
     int32_t            threads;      /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                         time depends on it                                                        */
 } tegroup_quantize_desc;

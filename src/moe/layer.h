@@ -20,6 +20,7 @@
 #include "base/range.h"
 #include "core/constructors.h"
 #include "core/layout.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
@@ -270,10 +271,11 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
     const tegroup_impl_moe_parts *parts = &call->parts;
     const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
-    const int permutes = tegroup_impl_moe_permutes(rows),
-              quantises = rows->scaling != TEGROUP_SCALING_NONE
-                          && !(permutes && !tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE));
-    if (run && permutes)
+    const int quantises = rows->scaling != TEGROUP_SCALING_NONE
+                          && (tegroup_impl_has_copy(rows, TEGROUP_IMPL_ROWWISE)
+                              || (tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE)
+                                  && !tegroup_impl_keeps_values(rows)));
+    if (run && tegroup_impl_moe_permutes(rows))
         TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
     if (!quantises) return TEGROUP_OK;
     if (run) return tegroup_impl_quantize(quantize, stream, error);

@@ -60,7 +60,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
 #define TEGROUP_IMPL_MOE_PIECES_OF(ITEM, which, what)                                                                  \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, DATA, what ", quantised")                                                      \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, SCALES, what ": scales")                                                       \
-    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", quantised by columns")                                     \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", by columns")                                               \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE_SCALES, what ": scales by columns")                                 \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, AMAX, what ": amax")                                                           \
     TEGROUP_IMPL_MOE_PIECE(ITEM, which, GLOBAL, what ": global scales")

@@ -305,6 +305,60 @@ TEST(moe_layer, formats_as_by_hand) {
     }
 }
 
+/* With recompute, of a layer in a format, each weight gradient by itself has the bits that it has beside the other. Inference needs
+ * neither, whatever type values would have. */
+TEST(moe_layer, formats_of_one_gradient) {
+    rng r = rng_seed(9109);
+    for (int i = 0; i < 2 * LAYER_FORMATS; i++) {
+        const layer_format *f = &layer_formats[i / 2];
+        void *mark = guards_mark();
+        layer l;
+        layer_made_of = 2;
+        for (layer_make(&l, &r, i % 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16, 1, 0); l.tokens == 0 || l.desc.experts.fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
+             layer_make(&l, &r, i % 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16, 1, 0))
+            layer_free(&l), guards_release(mark);
+        layer_made_of = 1;
+        layer_in_format(&l, f);
+        l.desc.experts.recompute = 1;
+        const tegroup_moe_desc whole = l.desc;
+        for (int without = 0; without < 3; without++) { /* nothing; fc1's; fc2's */
+            tegroup_mlp_weights *weights = without == 1 ? &l.desc.experts.fc1 : &l.desc.experts.fc2;
+            tegroup_moe_plan plan;
+            tegroup_error error;
+            l.desc = whole;
+            if (without) memset(&weights->main_grad, 0, sizeof weights->main_grad), memset(&weights->bias_grad, 0, sizeof weights->bias_grad);
+            must(tegroup_moe_plan_make(&l.desc, NULL, &plan, &error), &error);
+            ASSERT_PASSING();
+            l.desc.saved_by_forward_bytes = plan.saved_by_forward_bytes, l.desc.saved_by_forward = guarded(plan.saved_by_forward_bytes);
+            l.desc.saved_by_dgrad_bytes = plan.saved_by_dgrad_bytes, l.desc.saved_by_dgrad = guarded(plan.saved_by_dgrad_bytes);
+            l.desc.experts.options.workspace_bytes = plan.workspace_bytes, l.desc.experts.options.workspace = guarded(plan.workspace_bytes);
+            must(tegroup_moe_forward(&plan, &l.desc, NULL, &error), &error);
+            must(tegroup_moe_dgrad(&plan, &l.desc, NULL, &error), &error);
+            const tegroup_tensor *gradient = without == 1 ? &whole.experts.fc2.main_grad : &whole.experts.fc1.main_grad;
+            const size_t bytes = guarded_find(gradient->data)->bytes;
+            unsigned char *before = (unsigned char *)malloc(bytes + 1);
+            memcpy(before, gradient->data, bytes);
+            if (without) poison(gradient->data, bytes);
+            must(tegroup_moe_wgrad(&plan, &l.desc, NULL, &error), &error);
+            ASSERT_PASSING();
+            if (without) ASSERT_EQ(memcmp(before, gradient->data, bytes), 0);
+            free(before);
+            memset(&l.desc.grad_output, 0, sizeof l.desc.grad_output * 3); /* grad_output, grad_tokens, grad_logits */
+            memset(&l.desc.grad_format, 0, sizeof l.desc.grad_format);
+            l.desc.experts.recompute = 0, l.desc.experts.accumulate = 0;
+            for (int j = 0; j < 2; j++) {
+                tegroup_mlp_weights *w = j ? &l.desc.experts.fc2 : &l.desc.experts.fc1;
+                memset(&w->main_grad, 0, sizeof w->main_grad), memset(&w->bias_grad, 0, sizeof w->bias_grad);
+            }
+            l.desc.saved_by_forward = l.desc.saved_by_dgrad = NULL, l.desc.saved_by_forward_bytes = l.desc.saved_by_dgrad_bytes = 0;
+            must(tegroup_moe_plan_make(&l.desc, NULL, &plan, &error), &error);
+            ASSERT_PASSING();
+        }
+        layer_free(&l);
+        guards_release(mark);
+    }
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
 
 /* Each item behind the one before, nothing between; no memory less than `last`, which it then is. */

@@ -640,7 +640,8 @@ TEST(quantised_linear, refuses_by_field) {
             REFUSED(linear, 1, bad.grad_output.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_output.columnwise_data");
         }
         REFUSED(linear, 1, bad.weight.columnwise_scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "weight.columnwise_scale_inv");
-        if (l.values == TEGROUP_DTYPE_UNSET) REFUSED(linear, 1, bad.grad_output.columnwise_order = (tegroup_columnwise_order)!bad.grad_output.columnwise_order, TEGROUP_ERROR_PLAN, "grad_output.columnwise_order");
+        REFUSED(linear, 1, bad.grad_output.columnwise_order = l.values != TEGROUP_DTYPE_UNSET ? TEGROUP_COLUMNWISE_AS_DATA : (tegroup_columnwise_order)!bad.grad_output.columnwise_order,
+                TEGROUP_ERROR_PLAN, "grad_output.columnwise_order");
         REFUSED(linear, 1, bad.input.columnwise_data = bad.main_grad.data, TEGROUP_ERROR_OVERLAP, "main_grad.data");
         REFUSED(linear, 1, bad.dgrad_out.data = bad.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "dgrad_out.data");
         guards_release(mark);
@@ -682,8 +683,8 @@ TEST(quantised_mlp, refuses_by_field) {
         REFUSED(mlp, 1, bad.grad_preactivation.scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.scale_inv");
         if (!whole) REFUSED(mlp, 1, bad.grad_preactivation.columnwise_data = bad.grad_preactivation.columnwise_scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.columnwise_data");
         if (!whole) REFUSED(mlp, 1, bad.activated.columnwise_data = bad.activated.columnwise_scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.columnwise_data");
-        if (whole || levels) REFUSED(mlp, 1, bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.amax");
-        if (levels && l.mlp.recompute) REFUSED(mlp, 1, bad.activated.global_scale_inv = NULL; bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.global_scale_inv");
+        if ((whole || levels) && !(l.values != TEGROUP_DTYPE_UNSET && l.mlp.recompute)) REFUSED(mlp, 1, bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.amax");
+        if (levels && l.mlp.recompute && l.values == TEGROUP_DTYPE_UNSET) REFUSED(mlp, 1, bad.activated.global_scale_inv = NULL; bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.global_scale_inv");
         REFUSED(mlp, 1, bad.grad_preactivation.data = bad.preactivation.data, TEGROUP_ERROR_OVERLAP, "grad_preactivation.data");
         REFUSED(mlp, 1, bad.dgrad_out.data = bad.fc1.weight_layout ? bad.fc1.weight.data : bad.fc1.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "dgrad_out.data");
         REFUSED(mlp, 1, bad.activated.columnwise_data = bad.fc2.main_grad.data, TEGROUP_ERROR_OVERLAP, "fc2.main_grad.data");
@@ -762,6 +763,22 @@ TEST(quantised_mlp, values_refused_by_field) {
             REFUSED(linear, 1, bad.input.columnwise_order = bad.grad_output.columnwise_order = TEGROUP_COLUMNWISE_F16, TEGROUP_ERROR_PLAN, "input.columnwise_order");
             REFUSED(linear, 1, bad.input.columnwise_data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "input.columnwise_data");
             REFUSED(linear, 1, bad.grad_output.columnwise_data = bad.main_grad.data, TEGROUP_ERROR_OVERLAP, "main_grad.data");
+            /* a call of wgrad alone sees what the product does not */
+            tegroup_linear_desc later = l.linear;
+            later.input.columnwise_order = (tegroup_columnwise_order)99;
+            ASSERT_EQ(tegroup_linear_wgrad(&plan, &later, NULL, &error), TEGROUP_ERROR_VALUE);
+            ASSERT_STREQ(error.field, "input.columnwise_order");
+            later = l.linear, later.input.columnwise_scale_inv = later.out.data;
+            ASSERT_EQ(tegroup_linear_wgrad(&plan, &later, NULL, &error), TEGROUP_ERROR_COMBINATION);
+            ASSERT_STREQ(error.field, "input.columnwise_scale_inv");
+            later = l.linear, later.input.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+            ASSERT_EQ(tegroup_linear_wgrad(&plan, &later, NULL, &error), TEGROUP_ERROR_PLAN);
+            ASSERT_STREQ(error.field, "input.columnwise_order");
+            later = l.linear, later.input = as_summed(&later.input), later.grad_output = as_summed(&later.grad_output); /* rows that were never quantised */
+            OK(tegroup_linear_wgrad(&plan, &later, NULL, &error));
+            later.input.columnwise_order = TEGROUP_COLUMNWISE_BF16, later.input.columnwise_data = later.out.data;
+            ASSERT_EQ(tegroup_linear_wgrad(&plan, &later, NULL, &error), TEGROUP_ERROR_COMBINATION);
+            ASSERT_STREQ(error.field, "input.columnwise_order");
         }
 
         const tegroup_tensor *x = &one.linear.input; /* who takes no such copy */
