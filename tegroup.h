@@ -8985,7 +8985,7 @@ typedef struct tegroup_impl_sm90_rates {
 
 #define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
-#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.3 /* likewise, where that is the rowwise one and there is no other */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.3 /* likewise, a rowwise copy alone: 2.2 to 2.5 in docs/lab/quantise.md */
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
 static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {

@@ -7153,7 +7153,7 @@ static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc
     int copy;
     if (!plain && (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved)) return 0;
     if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
-    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* That has kernels. */
+    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* Registers or strips do it. */
     if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
     if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
     if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;

@@ -8,7 +8,7 @@ typedef struct format {
     tegroup_scaling      rows, weights;
     tegroup_dtype        forward, backward;
     tegroup_scale_preset preset;
-    tegroup_columnwise_order order; /* of rows' copies for weight gradients: codes transposed, or the values as they were */
+    tegroup_columnwise_order order; /* of rows' copies for weight gradients: codes, or values as they were */
 } format;
 
 static const format formats[] = {
