@@ -143,6 +143,7 @@
  *   [110] ep/places.h              Expert parallelism: where rows go
  *   [111] ep/sizes.h               Expert parallelism: sizes
  *   [112] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [113] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -2150,7 +2151,11 @@ typedef enum tegroup_moe_memory {
  * A row of a window is named by one number, owner * capacity + row, where capacity is how many rows each window has
  * room for. In a window experts follow one another, the rows of an expert come by source rank, and those of a rank in
  * the order of its slots. So where ranks have tokens one after another, an expert's rows are in the order that one rank
- * with all the tokens gives them, and forward, dgrad and wgrad have its bits. */
+ * with all the tokens gives them, and forward, dgrad and wgrad have its bits.
+ *
+ * A token whose slots want several experts of one rank need cross to it, and its results back, once only: a dispatch
+ * with row_links stores it once, tegroup_ep_expand then fills its other rows in the owner's memory, and, on the way
+ * back, tegroup_ep_reduce there adds up a token's rows for a combine with by_owner. */
 #define TEGROUP_EP_MAX_RANKS 256
 
 /* What tegroup_ep_sizes has seen; the caller may read it whenever the work before it is done. */
@@ -2203,7 +2208,12 @@ typedef struct tegroup_ep_windows {
  * whose row is outside 0 .. ranks * capacity - 1 goes nowhere. Each token is read once and stored once a slot. Rows are
  * copied byte for byte, so quantised ones (FP8 with a scale for each 128 of a row, and its scales) are those that
  * quantising after the dispatch gives. What a weight multiplies is whoever reads row_weights: as row_scale of a
- * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched. */
+ * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched.
+ *
+ * With row_links tokens and scales, but not weights, go to each other rank once, to the row of the first of the token's
+ * slots there, and the links say which rows are the token's: that of its first slot holds the row of the next one, from
+ * 0 to capacity - 1, that of a later slot -1 minus the row of the one after it, and the last one names its own row in
+ * this way. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. */
 typedef struct tegroup_ep_dispatch_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_dispatch_desc)                                             */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -2215,13 +2225,42 @@ typedef struct tegroup_ep_dispatch_desc {
     tegroup_matrix rows;         /* out [capacity, width], in the window, dtype of tokens; there if tokens are   */
     tegroup_matrix row_scales;   /* out [capacity, as scales], in the window, dtype of scales; likewise          */
     tegroup_matrix row_weights;  /* out [capacity, 1], in the window, dtype of weights; likewise                 */
+    tegroup_matrix row_links;    /* out [capacity, 1], I32, in the window; needs tokens; absent = tokens go to each of
+                                    their rows                                                                   */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_dispatch_desc;
+
+/* What tegroup_ep_expand and tegroup_ep_reduce work on: the rows of this rank's window, as its snapshot has them, and
+ * their links. A link that leads out of the window, or to a row that says that it is a first one, ends there, as the
+ * 64th row of a token does: nothing outside the window is touched, whatever a peer stored.
+ *
+ * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its scales
+ * likewise; after it rows and row_scales are those of a dispatch without links.
+ *
+ * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its slots
+ * from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type. Other rows, and those that
+ * this rank's own tokens have, stay as they are: tegroup_ep_combine reads these one by one. */
+typedef struct tegroup_ep_links_desc {
+    size_t         struct_size;  /* sizeof(tegroup_ep_links_desc)                                                */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_shape  shape;        /* of this rank's experts: groups, rows = capacity, and the snapshot of receive_rows;
+                                    required                                                                     */
+    tegroup_matrix row_links;    /* in  [capacity, 1], I32: of a dispatch by all ranks, after all have met       */
+    tegroup_matrix rows;         /* in, out [capacity, width]; expand: any type but F4E2M1; reduce: F16, BF16, F32
+                                    or F64                                                                       */
+    tegroup_matrix row_scales;   /* in, out [capacity, any], expand alone: any type but F4E2M1; absent = none     */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_ep_links_desc;
 
 /* tokens[t] = sum over slots j = 0 .. k-1, in that order, of weights[t, j] * the row of slot j, read from its owner's
  * window; a slot whose row is outside adds nothing. So the bits are those of tegroup_combine on one rank, and do not
  * depend on which rank is done first. values[t, j] = row_values at the row of slot j, 0 where it is outside: this way
- * the gradient of a row's weight comes back to its slot. */
+ * the gradient of a row's weight comes back to its slot.
+ *
+ * With by_owner, tokens[t] = sum over the ranks that own rows of the token, in the order of ranks, of the sum of these
+ * rows, which tegroup_ep_reduce has left in the first one; of this rank's own rows combine makes that sum, with the
+ * same arithmetic. Each such sum is rounded to the rows' type. So the bits do not depend on which rank has the token,
+ * but are others than one rank's: one owner more is one rounding more. */
 typedef struct tegroup_ep_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_combine_desc)                                              */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -2234,6 +2273,7 @@ typedef struct tegroup_ep_combine_desc {
     tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
     int32_t        accumulate;   /* as tegroup_combine_desc's; 1 needs tokens                                    */
+    int32_t        by_owner;     /* 1: other ranks' rows are sums; needs tokens, and weights to be absent        */
 } tegroup_ep_combine_desc;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
@@ -2547,6 +2587,10 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 TEGROUP_API_STATUS tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 TEGROUP_API_STATUS tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
@@ -20597,19 +20641,48 @@ TEGROUP_IMPL_HD void tegroup_impl_ep_report_close(const tegroup_ep_sizes_desc *d
 /* What leads from a row's number to its address: a kernel's parameter. */
 typedef struct tegroup_impl_ep_reach {
     int64_t capacity;
-    int32_t ranks;
+    int32_t ranks, rank;
     int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* from this rank's own window to each rank's */
 } tegroup_impl_ep_reach;
 
-/* A slot's row of a matrix that lies in the windows; NULL where it has none. */
-TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, const tegroup_matrix *m, int64_t row) {
+/* The rank that owns a slot's row; -1 where the slot has none. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_owner(const tegroup_impl_ep_reach *reach, int64_t row) {
     int64_t owner;
-    if (row < 0 || reach->capacity == 0) return NULL;
+    if (row < 0 || reach->capacity == 0) return -1;
     owner = row <= INT32_MAX && reach->capacity <= INT32_MAX ? (int32_t)row / (int32_t)reach->capacity
                                                              : row / reach->capacity;
-    if (owner >= reach->ranks) return NULL;
+    return owner < reach->ranks ? (int32_t)owner : -1;
+}
+
+/* A slot's row of a matrix that lies in the windows; NULL where it has none. */
+TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, const tegroup_matrix *m, int64_t row) {
+    const int32_t owner = tegroup_impl_ep_owner(reach, row);
+    if (owner < 0) return NULL;
     return (char *)((uintptr_t)tegroup_impl_matrix_row(m, row - owner * reach->capacity)
                     + (uintptr_t)reach->ahead_bytes[owner]);
+}
+
+/* ---- rows of one token in one window ---- */
+
+/* What the row of slot j holds as its link, where `owners` has the owners of the token's k slots. Slot j is the token's
+ * first in its owner's window where *first is set. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link(const tegroup_ep_dispatch_desc *desc, const tegroup_impl_ep_reach *reach,
+                                             const int32_t *owners, int64_t token, int32_t j, int *first) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
+    int32_t i, next = j, link;
+    *first = 1;
+    for (i = 0; i < j; i++) *first &= owners[i] != owners[j];
+    for (i = k - 1; i > j; i--) next = owners[i] == owners[j] ? i : next;
+    if (owners[j] == reach->rank) *first = 0, next = j;
+    link = (int32_t)(tegroup_impl_entry(&desc->row_of_slot, token, next) - owners[j] * reach->capacity);
+    return *first ? link : -1 - link;
+}
+
+/* The row behind `row` among a token's rows, of which `row` is the first or not; -1 = there is none. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_t row, int first) {
+    const int32_t link = *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+    const int64_t next = link < 0 ? -1 - (int64_t)link : link;
+    return (link >= 0) == (first != 0) && next != row && next < links->rows ? next : -1;
 }
 
 /* ==== [111] Expert parallelism: sizes (src/ep/sizes.h) ==== */
@@ -20783,10 +20856,11 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                                           TEGROUP_IMPL_MATRIX_PATHS("weights")},
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_scales"),
-                                                  TEGROUP_IMPL_MATRIX_PATHS("row_weights")};
+                                                  TEGROUP_IMPL_MATRIX_PATHS("row_weights")},
+                             *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links");
     const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
     const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
-    tegroup_impl_buffer buffers[7];
+    tegroup_impl_buffer buffers[8];
     int32_t i;
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -20803,6 +20877,12 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                                                     tegroup_impl_there(in[i]) ? 1u << in[i]->dtype : dtypes, capacity,
                                                     error));
     }
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->tokens) || !tegroup_impl_there(&desc->row_links),
+                         ERROR_COMBINATION, links[4], "must be UNSET without tokens", TEGROUP_DTYPE_UNSET,
+                         desc->row_links.dtype);
+    if (tegroup_impl_there(&desc->row_links))
+        TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
+                                                    1u << TEGROUP_DTYPE_I32, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
     buffers[0] = tegroup_impl_matrix_buffer(out[0], outs[0][0], "must not overlap rows", 1);
     buffers[1] = tegroup_impl_matrix_buffer(out[1], outs[1][0], "must not overlap row_scales", 1);
@@ -20811,7 +20891,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     buffers[4] = tegroup_impl_matrix_buffer(in[1], NULL, "must not overlap scales", 0);
     buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
     buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[7] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 8, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 4, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
@@ -20845,6 +20926,13 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->rows, &desc->tokens, error));
     TEGROUP_IMPL_RULE(!desc->accumulate || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "accumulate",
                       "needs tokens", 0, desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->by_owner == 0 || desc->by_owner == 1, ERROR_VALUE, "by_owner", "must be 0 or 1", 1,
+                      desc->by_owner);
+    TEGROUP_IMPL_RULE(!desc->by_owner || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "by_owner",
+                      "needs tokens", 0, desc->by_owner);
+    TEGROUP_IMPL_RULE(!desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
+                      "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
+                      desc->weights.dtype);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
@@ -20862,6 +20950,7 @@ static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_wi
     memset(&reach, 0, sizeof reach);
     reach.capacity = capacity;
     reach.ranks = windows->ranks;
+    reach.rank = windows->rank;
     for (r = 0; r < windows->ranks; r++)
         reach.ahead_bytes[r] =
             (int64_t)((uintptr_t)windows->addresses[r] - (uintptr_t)windows->addresses[windows->rank]);
@@ -20879,12 +20968,22 @@ static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, cons
 
 static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
                                                   const tegroup_impl_ep_reach *reach, int64_t t) {
-    int64_t j;
-    for (j = 0; j < desc->row_of_slot.cols; j++) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
+    int32_t owners[TEGROUP_IMPL_CHOICES], j;
+    for (j = 0; j < k; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(&desc->row_of_slot, t, j));
+    for (j = 0; j < k; j++) {
         const int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
-        tegroup_impl_ep_copy(reach, &desc->rows, row, tegroup_impl_matrix_row(&desc->tokens, t), desc->tokens.cols);
-        tegroup_impl_ep_copy(reach, &desc->row_scales, row, tegroup_impl_matrix_row(&desc->scales, t),
-                             desc->scales.cols);
+        int stores = owners[j] >= 0;
+        if (stores && tegroup_impl_there(&desc->row_links)) {
+            const int32_t link = tegroup_impl_ep_link(desc, reach, owners, t, j, &stores);
+            tegroup_impl_ep_copy(reach, &desc->row_links, row, &link, 1);
+            stores |= owners[j] == reach->rank;
+        }
+        if (stores) {
+            tegroup_impl_ep_copy(reach, &desc->rows, row, tegroup_impl_matrix_row(&desc->tokens, t), desc->tokens.cols);
+            tegroup_impl_ep_copy(reach, &desc->row_scales, row, tegroup_impl_matrix_row(&desc->scales, t),
+                                 desc->scales.cols);
+        }
         if (tegroup_impl_there(&desc->weights))
             tegroup_impl_ep_copy(
                 reach, &desc->row_weights, row,
@@ -20932,6 +21031,43 @@ static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc
     }
 }
 
+/* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
+ * rows the sum, rounded to their type. Returns whether there are any. */
+static inline int tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                              int64_t token, int32_t owner, int64_t at, int64_t n, float *sum) {
+    float rounded[TEGROUP_IMPL_PIECE];
+    int64_t slot;
+    int32_t rows = 0;
+    for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
+        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
+        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
+        if (rows++ == 0)
+            tegroup_impl_load_row_f32(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
+        else tegroup_impl_add_row_f32(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+    }
+    if (rows > 1) {
+        tegroup_impl_store_row_f32(desc->rows.dtype, rounded, 0, 1, n, sum);
+        tegroup_impl_load_row_f32(desc->rows.dtype, rounded, 0, 1, n, sum);
+    }
+    return rows > 0;
+}
+
+/* One token: the sums of its owners' rows, added in the order of ranks. */
+static inline void tegroup_impl_ep_combine_owners_f32(const tegroup_ep_combine_desc *desc,
+                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+    int64_t at, i;
+    int32_t owner;
+    float sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
+        tegroup_impl_begin_row_f32(&desc->tokens, token, at, n, desc->accumulate, sum);
+        for (owner = 0; owner < reach->ranks; owner++)
+            if (tegroup_impl_ep_sum_of_f32(desc, reach, token, owner, at, n, of_owner))
+                for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        tegroup_impl_store_row_f32(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
+    }
+}
+
 /* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
  * (moe/permutation.h): the bits are those of one rank. */
 static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
@@ -20949,6 +21085,43 @@ static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc
             tegroup_impl_add_row_f64(desc->rows.dtype, from, at, n,
                                       (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
         }
+        tegroup_impl_store_row_f64(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
+    }
+}
+
+/* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
+ * rows the sum, rounded to their type. Returns whether there are any. */
+static inline int tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                              int64_t token, int32_t owner, int64_t at, int64_t n, double *sum) {
+    double rounded[TEGROUP_IMPL_PIECE];
+    int64_t slot;
+    int32_t rows = 0;
+    for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
+        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
+        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
+        if (rows++ == 0)
+            tegroup_impl_load_row_f64(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
+        else tegroup_impl_add_row_f64(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+    }
+    if (rows > 1) {
+        tegroup_impl_store_row_f64(desc->rows.dtype, rounded, 0, 1, n, sum);
+        tegroup_impl_load_row_f64(desc->rows.dtype, rounded, 0, 1, n, sum);
+    }
+    return rows > 0;
+}
+
+/* One token: the sums of its owners' rows, added in the order of ranks. */
+static inline void tegroup_impl_ep_combine_owners_f64(const tegroup_ep_combine_desc *desc,
+                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+    int64_t at, i;
+    int32_t owner;
+    double sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
+        tegroup_impl_begin_row_f64(&desc->tokens, token, at, n, desc->accumulate, sum);
+        for (owner = 0; owner < reach->ranks; owner++)
+            if (tegroup_impl_ep_sum_of_f64(desc, reach, token, owner, at, n, of_owner))
+                for (i = 0; i < n; i++) sum[i] += of_owner[i];
         tegroup_impl_store_row_f64(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
     }
 }
@@ -20982,9 +21155,154 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     for (t = 0; t < desc->row_of_slot.rows; t++) {
         if (tegroup_impl_there(&desc->values)) tegroup_impl_ep_collect(desc, &reach, t);
         if (!tegroup_impl_there(&desc->tokens)) continue;
-        if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_combine_row_f64(desc, &reach, t);
+        if (desc->by_owner && desc->rows.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_ep_combine_owners_f64(desc, &reach, t);
+        else if (desc->by_owner) tegroup_impl_ep_combine_owners_f32(desc, &reach, t);
+        else if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_combine_row_f64(desc, &reach, t);
         else tegroup_impl_ep_combine_row_f32(desc, &reach, t);
     }
+    return TEGROUP_OK;
+}
+
+/* ==== [113] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+
+#if TEGROUP_IMPL_EP_KERNELS
+static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error);
+#endif
+
+static inline tegroup_status tegroup_impl_ep_links_check(const tegroup_ep_links_desc *desc, uint32_t dtypes,
+                                                         tegroup_error *error) {
+    static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"},
+                             *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links"),
+                             *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
+                             *const scales[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scales");
+    tegroup_impl_buffer buffers[4];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->row_links, links, desc->shape.rows, 1, 1u << TEGROUP_DTYPE_I32, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->rows, rows, desc->shape.rows, -1, dtypes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scales, scales, desc->shape.rows, -1,
+                                                 TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, rows[0], "must not overlap rows", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->row_scales, scales[0], "must not overlap row_scales", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->row_links, NULL, "must not overlap row_links", 0);
+    buffers[3] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    return tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+/* The other rows of the token whose first is `row`, in the order of its slots. Returns how many. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_others(const tegroup_matrix *links, int64_t row,
+                                               int64_t others[TEGROUP_IMPL_CHOICES]) {
+    int32_t count = 0;
+    int64_t next = tegroup_impl_ep_next(links, row, 1);
+    for (; next >= 0 && count < TEGROUP_IMPL_CHOICES - 1; next = tegroup_impl_ep_next(links, next, 0))
+        others[count++] = next;
+    return count;
+}
+
+/* ---- on the CPU ---- */
+
+static inline void tegroup_impl_ep_reduce_row_f32(const tegroup_matrix *rows, int64_t row, const int64_t *others,
+                                                   int32_t count) {
+    char *to = tegroup_impl_matrix_row(rows, row);
+    float sum[TEGROUP_IMPL_PIECE];
+    int64_t at;
+    int32_t j;
+    for (at = 0; at < rows->cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, rows->cols - at);
+        tegroup_impl_load_row_f32(rows->dtype, to, at, 1, n, sum);
+        for (j = 0; j < count; j++)
+            tegroup_impl_add_row_f32(rows->dtype, tegroup_impl_matrix_row(rows, others[j]), at, n, 1, sum);
+        tegroup_impl_store_row_f32(rows->dtype, to, at, 1, n, sum);
+    }
+}
+
+static inline void tegroup_impl_ep_reduce_row_f64(const tegroup_matrix *rows, int64_t row, const int64_t *others,
+                                                   int32_t count) {
+    char *to = tegroup_impl_matrix_row(rows, row);
+    double sum[TEGROUP_IMPL_PIECE];
+    int64_t at;
+    int32_t j;
+    for (at = 0; at < rows->cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, rows->cols - at);
+        tegroup_impl_load_row_f64(rows->dtype, to, at, 1, n, sum);
+        for (j = 0; j < count; j++)
+            tegroup_impl_add_row_f64(rows->dtype, tegroup_impl_matrix_row(rows, others[j]), at, n, 1, sum);
+        tegroup_impl_store_row_f64(rows->dtype, to, at, 1, n, sum);
+    }
+}
+
+static inline void tegroup_impl_ep_reduce_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
+                                              int32_t count) {
+    if (count == 0) return;
+    if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_reduce_row_f64(&desc->rows, row, others, count);
+    else tegroup_impl_ep_reduce_row_f32(&desc->rows, row, others, count);
+}
+
+static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
+                                              int32_t count) {
+    const tegroup_matrix *const matrices[2] = {&desc->rows, &desc->row_scales};
+    int32_t i, j;
+    for (i = 0; i < 2; i++) {
+        const tegroup_matrix *m = matrices[i];
+        if (!tegroup_impl_there(m) || m->cols == 0) continue;
+        for (j = 0; j < count; j++)
+            memcpy(tegroup_impl_matrix_row(m, others[j]), tegroup_impl_matrix_row(m, row),
+                   (size_t)m->cols * tegroup_impl_element(m->dtype));
+    }
+}
+
+/* Calls one of them for the first row of each token. Tokens share no row, so that threads may have some each. */
+static inline void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
+                                              void (*work)(const tegroup_ep_links_desc *, int64_t, const int64_t *,
+                                                           int32_t)) {
+    const tegroup_snapshot_view view = tegroup_snapshot_read(desc->shape.snapshot);
+    int32_t g;
+    for (g = 0; g < desc->shape.groups; g++) {
+        const tegroup_impl_span span = tegroup_impl_span_of(&view, g, desc->shape.rows);
+        int64_t i;
+        TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+            tegroup_impl_rows_team(desc->threads, tegroup_impl_max(0, span.rows), 1, desc->rows.cols)))
+        for (i = 0; i < span.rows; i++) {
+            int64_t others[TEGROUP_IMPL_CHOICES];
+            work(desc, span.start + i, others, tegroup_impl_ep_others(&desc->row_links, span.start + i, others));
+        }
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_expand")
+    tegroup_ep_links_desc taken;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_links_check(desc, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, error));
+#if TEGROUP_IMPL_EP_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_ep_expand(desc, stream, error);
+#endif
+    tegroup_impl_ep_each_token(desc, tegroup_impl_ep_expand_row);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_reduce")
+    tegroup_ep_links_desc taken;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_links_check(desc, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->row_scales), ERROR_COMBINATION, "row_scales.dtype",
+                         "must be UNSET: rows with scales are not added", TEGROUP_DTYPE_UNSET, desc->row_scales.dtype);
+#if TEGROUP_IMPL_EP_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_ep_reduce(desc, stream, error);
+#endif
+    tegroup_impl_ep_each_token(desc, tegroup_impl_ep_reduce_row);
     return TEGROUP_OK;
 }
 #endif /* TEGROUP_IMPLEMENTATION_INCLUDED */

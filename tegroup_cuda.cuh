@@ -27,53 +27,54 @@
  *   [17] moe/export_cuda.h        Layouts of other libraries: kernels
  *   [18] moe/skew_cuda.h          Skew of a routing: kernel
  *   [19] ep/ep_cuda.h             Expert parallelism: kernels
- *   [20] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [21] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [22] gemm/validate_cuda.h     Validate kernels
- *   [23] cuda/walk.h              A walk through tiles
- *   [24] cuda/functor.h           A functor in the epilogue
- *   [25] cuda/call.h              GPU calls
- *   [26] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [27] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [28] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
- *   [29] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [30] layer/quantize_registers_cuda.h Quantise: rowwise blocks of BF16, in registers
- *   [31] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [32] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [33] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [34] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
- *   [35] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [36] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [37] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [38] cuda/cublaslt_loop.h     cublaslt_loop
- *   [39] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [40] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [41] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [42] cuda/portable.h          Portable GEMM: the kernels
- *   [43] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [44] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [45] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [46] cuda/hopper.h            Hopper's instructions
- *   [47] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [48] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [49] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [50] cuda/sm90_block.h        Hopper GEMM: a block
- *   [51] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [52] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [53] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [54] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [55] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [56] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [57] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [58] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [59] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [60] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [61] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [62] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [63] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [64] gemm/machine_cuda.h      The GPU and the library at hand
- *   [65] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [66] gemm/functor_cuda.h      A product with a functor
+ *   [20] ep/links_cuda.h          Expert parallelism: kernels for rows of one token in one window
+ *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [22] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [23] gemm/validate_cuda.h     Validate kernels
+ *   [24] cuda/walk.h              A walk through tiles
+ *   [25] cuda/functor.h           A functor in the epilogue
+ *   [26] cuda/call.h              GPU calls
+ *   [27] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [28] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [29] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
+ *   [30] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [31] layer/quantize_registers_cuda.h Quantise: rowwise blocks of BF16, in registers
+ *   [32] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [33] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [34] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [35] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
+ *   [36] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [37] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [39] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [40] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [41] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [42] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [43] cuda/portable.h          Portable GEMM: the kernels
+ *   [44] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [45] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [46] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [47] cuda/hopper.h            Hopper's instructions
+ *   [48] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [49] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [50] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [51] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [52] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [53] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [54] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [55] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [56] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [57] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [58] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [59] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [60] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [61] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [62] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [63] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [64] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [65] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [66] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [67] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -663,6 +664,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
                           : tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], DTYPE == TEGROUP_DTYPE_BF16);
         return make_uint4(word[0], word[1], word[2], word[3]);
     }
+    /* Rounds numbers to the matrix's type. */
+    static __device__ __forceinline__ void round(const tegroup_matrix &, real *x) { unpack(pack(x), x); }
 };
 
 /* Loads and stores one element of F64, F32, F16 or BF16. These functions are not inlined: their callers are slow in any
@@ -696,6 +699,11 @@ template <typename REAL> struct tegroup_impl_scalars {
     }
     static __device__ __forceinline__ void unpack(raw v, real *x) { x[0] = v; }
     static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
+    static __device__ __forceinline__ void round(const tegroup_matrix &m, real *x) {
+        real rounded = 0;
+        tegroup_impl_store_as(m.dtype, &rounded, 0, x[0]);
+        x[0] = tegroup_impl_load_as(m.dtype, &rounded, 0, real());
+    }
 };
 
 /* Matrices of weights, scales and their gradients are F32 or F64. An absent one reads as ones. */
@@ -864,9 +872,8 @@ static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const
     unsigned blocks;
     if (steps >= 32) return tegroup_impl_cuda_rows(kernel, desc, width, lanes, rows, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, together), 8, &blocks, error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
-        "the kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* What the sums of a step of a row begin with: what it holds, or 0. */
@@ -4311,50 +4318,78 @@ typedef struct tegroup_impl_ep_combine_call {
     tegroup_impl_ep_reach reach;
 } tegroup_impl_ep_combine_call;
 
-/* The block copies a row to each of k places, of which those without an address are passed over. Several pieces are in
- * flight before the first is stored. */
+/* `threads` threads, all of a block or of a warp, copy a row to each of k places, of which those without an address are
+ * passed over. Several pieces are in flight before the first is stored. */
 template <typename PIECE>
 static __device__ __forceinline__ void tegroup_impl_ep_spread(const char *from, char *const *to, int32_t k,
-                                                              int64_t bytes) {
+                                                              int64_t bytes, int32_t threads) {
     enum { BATCH = 4 };
     const int64_t pieces = bytes / (int64_t)sizeof(PIECE);
-    for (int64_t first = threadIdx.x; first < pieces; first += BATCH * blockDim.x) {
+    for (int64_t first = (int32_t)threadIdx.x % threads; first < pieces; first += BATCH * threads) {
         PIECE x[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
-            if (first + b * blockDim.x < pieces) x[b] = ((const PIECE *)from)[first + b * blockDim.x];
+            if (first + b * threads < pieces) x[b] = ((const PIECE *)from)[first + b * threads];
         for (int32_t j = 0; j < k; j++) {
             if (!to[j]) continue;
 #pragma unroll
             for (int b = 0; b < BATCH; b++)
-                if (first + b * blockDim.x < pieces) ((PIECE *)to[j])[first + b * blockDim.x] = x[b];
+                if (first + b * threads < pieces) ((PIECE *)to[j])[first + b * threads] = x[b];
         }
     }
 }
 
-static __device__ __noinline__ void tegroup_impl_ep_spread_by(int32_t piece, const char *from, char *const *to,
-                                                              int32_t k, int64_t bytes) {
+static __device__ __noinline__ void tegroup_impl_ep_spread_slowly(int32_t piece, const char *from, char *const *to,
+                                                                  int32_t k, int64_t bytes, int32_t threads) {
     switch (piece) {
-    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes); break;
-    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes); break;
-    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes); break;
-    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes); break;
+    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes, threads); break;
+    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes, threads); break;
+    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes, threads); break;
+    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes, threads); break;
     }
+}
+
+/* The same for a row of a matrix, in pieces of so many bytes. */
+static __device__ __forceinline__ void tegroup_impl_ep_spread_row(const tegroup_matrix &m, int64_t row, int32_t piece,
+                                                                  char *const *to, int32_t k, int32_t threads) {
+    const char *const from = tegroup_impl_matrix_row(&m, row);
+    const int64_t bytes = m.cols * (tegroup_impl_bits(m.dtype) / 8);
+    if (piece == 16) tegroup_impl_ep_spread<uint4>(from, to, k, bytes, threads);
+    else tegroup_impl_ep_spread_slowly(piece, from, to, k, bytes, threads);
+}
+
+/* Stores the link of slot j of a token, whose owners are known. Returns whether the token goes to the slot's row. */
+static __device__ __noinline__ bool tegroup_impl_ep_store_link(const tegroup_impl_ep_dispatch_call &call,
+                                                               const int32_t *owners, int64_t token, int32_t j) {
+    const int64_t row = tegroup_impl_entry(&call.desc.row_of_slot, token, j);
+    int first;
+    if (owners[j] < 0) return false;
+    const int32_t link = tegroup_impl_ep_link(&call.desc, &call.reach, owners, token, j, &first);
+    *(int32_t *)tegroup_impl_ep_row(&call.reach, &call.desc.row_links, row) = link;
+    return first || owners[j] == call.reach.rank;
 }
 
 /* One block serves one token at a time: thread j finds the places of slot j, and all of them copy. */
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_ep_dispatch_kernel(const __grid_constant__ tegroup_impl_ep_dispatch_call call) {
     __shared__ char *rows[TEGROUP_IMPL_CHOICES], *scales[TEGROUP_IMPL_CHOICES];
+    __shared__ int32_t owners[TEGROUP_IMPL_CHOICES];
     const tegroup_ep_dispatch_desc &desc = call.desc;
     const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    const bool links = tegroup_impl_there(&desc.row_links);
     for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
         __syncthreads(); /* the last token's places have been read */
+        if (links) {
+            if (j < k) owners[j] = tegroup_impl_ep_owner(&call.reach, tegroup_impl_entry(&desc.row_of_slot, token, j));
+            __syncthreads();
+        }
         if (j < k) {
             const int64_t row = tegroup_impl_entry(&desc.row_of_slot, token, j);
-            rows[j] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
-            scales[j] =
-                tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row) : NULL;
+            const bool goes = !links || tegroup_impl_ep_store_link(call, owners, token, j);
+            rows[j] = goes && tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            scales[j] = goes && tegroup_impl_there(&desc.row_scales)
+                            ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row)
+                            : NULL;
             char *const weight =
                 tegroup_impl_there(&desc.row_weights) ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row) : NULL;
             if (weight && desc.weights.dtype == TEGROUP_DTYPE_F64)
@@ -4362,15 +4397,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             else if (weight) *(float *)weight = tegroup_impl_weight<float>(desc.weights, token, j);
         }
         __syncthreads();
-        const char *const from = tegroup_impl_matrix_row(&desc.tokens, token);
-        const int64_t bytes = desc.tokens.cols * (tegroup_impl_bits(desc.tokens.dtype) / 8);
-        if (tegroup_impl_there(&desc.tokens) && call.rows_piece == 16)
-            tegroup_impl_ep_spread<uint4>(from, rows, k, bytes);
-        else if (tegroup_impl_there(&desc.tokens)) tegroup_impl_ep_spread_by(call.rows_piece, from, rows, k, bytes);
+        if (tegroup_impl_there(&desc.tokens))
+            tegroup_impl_ep_spread_row(desc.tokens, token, call.rows_piece, rows, k, (int32_t)blockDim.x);
         if (tegroup_impl_there(&desc.scales))
-            tegroup_impl_ep_spread_by((int32_t)tegroup_impl_min(8, call.scales_piece),
-                                      tegroup_impl_matrix_row(&desc.scales, token), scales, k,
-                                      desc.scales.cols * (tegroup_impl_bits(desc.scales.dtype) / 8));
+            tegroup_impl_ep_spread_row(desc.scales, token, (int32_t)tegroup_impl_min(8, call.scales_piece), scales, k,
+                                       (int32_t)blockDim.x);
     }
 }
 
@@ -4395,7 +4426,49 @@ static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_disp
         call.rows_piece, desc->row_of_slot.rows, stream, error);
 }
 
-/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step. */
+/* The places of rows in a list of those that are added, in which owners come by rank and an owner's slots in order, and
+ * where this rank's own rows are in it. Of another rank's rows only the first is in the list. */
+struct tegroup_impl_ep_list {
+    int32_t place, begin, end; /* place: of slot j; -1 = it is not in the list */
+    __device__ tegroup_impl_ep_list(const int32_t *owners, int32_t k, int32_t rank, int32_t j)
+        : place(-1), begin(0), end(0) {
+        int32_t before = 0;
+        for (int32_t i = 0; i < k; i++) {
+            bool there = owners[i] >= 0;
+            for (int32_t h = 0; h < i && owners[i] != rank; h++) there &= owners[h] != owners[i];
+            begin += there && owners[i] < rank;
+            end += there && owners[i] <= rank;
+            if (j >= k || !there) continue;
+            if (i == j) place = 0;
+            before += owners[i] < owners[j] || (owners[i] == owners[j] && i < j);
+        }
+        if (place == 0) place = before;
+    }
+};
+
+/* Adds a row, number `place` of the list. `own` are begin and end of this rank's rows in it: where these begin the sums
+ * of the owners before are put aside, and where they end these rows' sums are rounded and added to them. */
+template <typename ACCESS>
+static __device__ __forceinline__ void tegroup_impl_ep_add(const tegroup_ep_combine_desc &desc, const int32_t *own,
+                                                           int32_t place, typename ACCESS::real weight,
+                                                           typename ACCESS::raw x, typename ACCESS::real *sum,
+                                                           typename ACCESS::real *before) {
+    typename ACCESS::real y[ACCESS::lanes];
+    ACCESS::unpack(x, y);
+    if (place == own[0]) {
+#pragma unroll
+        for (int i = 0; i < ACCESS::lanes; i++) before[i] = sum[i], sum[i] = y[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ACCESS::lanes; i++) sum[i] = fma(weight, y[i], sum[i]);
+    }
+    if (place + 1 != own[1]) return;
+    ACCESS::round(desc.rows, sum);
+#pragma unroll
+    for (int i = 0; i < ACCESS::lanes; i++) sum[i] += before[i];
+}
+
+/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step, or by owner. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_ep_combine_kernel(const __grid_constant__ tegroup_impl_ep_combine_call call) {
@@ -4403,6 +4476,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     enum { lanes = ACCESS::lanes, BATCH = 8 };
     __shared__ const char *from[TEGROUP_IMPL_CHOICES + BATCH];
     __shared__ real weight[TEGROUP_IMPL_CHOICES + BATCH];
+    __shared__ int32_t owners[TEGROUP_IMPL_CHOICES], own[2]; /* own: begin and end in the list; by slot there is none */
     const tegroup_ep_combine_desc &desc = call.desc;
     const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
     const int64_t steps = tegroup_impl_there(&desc.tokens) ? desc.tokens.cols / lanes : 0;
@@ -4417,9 +4491,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             tegroup_impl_store_f64(desc.values.dtype, tegroup_impl_matrix_row(&desc.values, token), slot,
                                    value ? tegroup_impl_load_f64(desc.values.dtype, value, 0) : 0);
         }
+        if (j < k) owners[j] = tegroup_impl_ep_owner(&call.reach, tegroup_impl_entry(&desc.row_of_slot, token, j));
+        if (j < 2) own[j] = -1;
         __syncthreads();
+        if (desc.by_owner) {
+            const tegroup_impl_ep_list list(owners, k, call.reach.rank, j);
+            const char *const mine = j < k ? from[j] : NULL;
+            __syncthreads();
+            if (j < k) from[j] = NULL;
+            if (j == 0 && list.end > list.begin) own[0] = list.begin, own[1] = list.end;
+            __syncthreads();
+            if (list.place >= 0) from[list.place] = mine, weight[list.place] = 1;
+            __syncthreads();
+        }
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-            real sum[lanes];
+            real sum[lanes], before[lanes] = {0};
             tegroup_impl_begin_sum<ACCESS>(desc.tokens, token, c, desc.accumulate, sum);
             for (int32_t slot = 0; slot < k; slot += BATCH) {
                 typename ACCESS::raw x[BATCH];
@@ -4429,13 +4515,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
                     if (from[slot + b]) x[b] = ACCESS::load(desc.rows, from[slot + b], c);
                 }
 #pragma unroll
-                for (int b = 0; b < BATCH; b++) {
-                    real y[lanes];
-                    if (!from[slot + b]) continue;
-                    ACCESS::unpack(x[b], y);
-#pragma unroll
-                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[slot + b], y[i], sum[i]);
-                }
+                for (int b = 0; b < BATCH; b++)
+                    if (from[slot + b])
+                        tegroup_impl_ep_add<ACCESS>(desc, own, slot + b, weight[slot + b], x[b], sum, before);
             }
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
@@ -4460,10 +4542,139 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+
+/* ==== [20] Expert parallelism: kernels for rows of one token in one window (src/ep/links_cuda.h) ==== */
+
+/* A kernel's parameters. A piece is what a thread moves at a time, in bytes. */
+typedef struct tegroup_impl_ep_links_call {
+    tegroup_ep_links_desc desc;
+    int32_t rows_piece, scales_piece;
+} tegroup_impl_ep_links_call;
+
+/* A warp has a unit of rows at a time, and calls `work` for each that is the first of a token which has others. */
+template <typename WORK>
+static __device__ __forceinline__ void tegroup_impl_ep_each_first(const tegroup_ep_links_desc &desc, const WORK &work) {
+    const int32_t lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
+    const tegroup_impl_units units(desc.shape.snapshot, desc.shape.rows);
+    for (int64_t unit = (int64_t)blockIdx.x * warps + threadIdx.x / 32; unit < units.count;
+         unit += (int64_t)gridDim.x * warps) {
+        int64_t first;
+        const int32_t rows = units.at(unit, &first);
+        uint32_t left =
+            __ballot_sync(0xffffffffu, lane < rows && tegroup_impl_ep_next(&desc.row_links, first + lane, 1) >= 0);
+        for (; left; left &= left - 1) work(first + __ffs((int)left) - 1);
+    }
+}
+
+/* The other rows of a token lie in shared memory: lane 0 follows the links. */
+static __device__ __forceinline__ int32_t tegroup_impl_ep_others_of_warp(const tegroup_matrix &links, int64_t row,
+                                                                         int64_t *others) {
+    int32_t count = 0;
+    __syncwarp(); /* the last token's have been read */
+    if (threadIdx.x % 32 == 0) count = tegroup_impl_ep_others(&links, row, others);
+    __syncwarp();
+    return __shfl_sync(0xffffffffu, count, 0);
+}
+
+enum { TEGROUP_IMPL_EP_WARPS = TEGROUP_IMPL_ROWS_THREADS / 32 };
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_expand_kernel(const __grid_constant__ tegroup_impl_ep_links_call call) {
+    __shared__ int64_t of_warps[TEGROUP_IMPL_EP_WARPS][TEGROUP_IMPL_CHOICES];
+    __shared__ char *to_of_warps[2][TEGROUP_IMPL_EP_WARPS][TEGROUP_IMPL_CHOICES];
+    const tegroup_ep_links_desc &desc = call.desc;
+    const int32_t warp = (int32_t)threadIdx.x / 32, lane = (int32_t)threadIdx.x % 32;
+    int64_t *const others = of_warps[warp];
+    char **const rows = to_of_warps[0][warp], **const scales = to_of_warps[1][warp];
+    tegroup_impl_ep_each_first(desc, [&](int64_t row) {
+        const int32_t count = tegroup_impl_ep_others_of_warp(desc.row_links, row, others);
+        for (int32_t j = lane; j < count; j += 32) {
+            rows[j] = tegroup_impl_matrix_row(&desc.rows, others[j]);
+            if (tegroup_impl_there(&desc.row_scales)) scales[j] = tegroup_impl_matrix_row(&desc.row_scales, others[j]);
+        }
+        __syncwarp();
+        tegroup_impl_ep_spread_row(desc.rows, row, call.rows_piece, rows, count, 32);
+        if (tegroup_impl_there(&desc.row_scales))
+            tegroup_impl_ep_spread_row(desc.row_scales, row, (int32_t)tegroup_impl_min(8, call.scales_piece), scales,
+                                       count, 32);
+    });
+}
+
+/* A lane has the same steps of all rows of a token, and reads the first before it writes it. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_reduce_kernel(const __grid_constant__ tegroup_impl_ep_links_call call) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes, BATCH = 4 };
+    __shared__ int64_t of_warps[TEGROUP_IMPL_EP_WARPS][TEGROUP_IMPL_CHOICES];
+    const tegroup_matrix &rows = call.desc.rows;
+    const int64_t steps = rows.cols / lanes;
+    int64_t *const others = of_warps[threadIdx.x / 32];
+    tegroup_impl_ep_each_first(call.desc, [&](int64_t row) {
+        const int32_t count = tegroup_impl_ep_others_of_warp(call.desc.row_links, row, others);
+        for (int64_t c = threadIdx.x % 32; c < steps; c += 32) {
+            real sum[lanes];
+            ACCESS::unpack(ACCESS::load(rows, ACCESS::row(rows, row), c), sum);
+            for (int32_t j = 0; j < count; j += BATCH) {
+                typename ACCESS::raw x[BATCH];
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    x[b] = typename ACCESS::raw();
+                    if (j + b < count) x[b] = ACCESS::load(rows, ACCESS::row(rows, others[j + b]), c);
+                }
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    real y[lanes];
+                    if (j + b >= count) continue;
+                    ACCESS::unpack(x[b], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) sum[i] += y[i];
+                }
+            }
+            ACCESS::store(rows, ACCESS::row(rows, row), c, ACCESS::pack(sum));
+        }
+    });
+}
+
+static inline tegroup_impl_ep_links_call tegroup_impl_ep_links_call_of(const tegroup_ep_links_desc *desc) {
+    tegroup_impl_ep_links_call call;
+    call.desc = *desc;
+    call.desc.rows = tegroup_impl_cuda_matrix(&desc->rows);
+    call.rows_piece = tegroup_impl_cuda_piece(&desc->rows);
+    call.scales_piece = tegroup_impl_there(&desc->row_scales) ? tegroup_impl_cuda_piece(&desc->row_scales) : 1;
+    return call;
+}
+
+/* As many warps as the GPU holds, at most one for each unit of rows. */
+static inline tegroup_status tegroup_impl_cuda_ep_links(void (*kernel)(const tegroup_impl_ep_links_call),
+                                                        const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    const tegroup_impl_ep_links_call call = tegroup_impl_ep_links_call_of(desc);
+    const int64_t units = tegroup_impl_ceil_div(desc->shape.rows, TEGROUP_IMPL_ROWS_UNIT) + desc->shape.groups;
+    unsigned blocks;
+    if (desc->shape.rows == 0 || desc->rows.cols == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(units, TEGROUP_IMPL_EP_WARPS), 8, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, call),
+                                    "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
+    return tegroup_impl_cuda_ep_links(tegroup_impl_ep_expand_kernel, desc, stream, error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->rows};
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_ep_links(tegroup_impl_ep_reduce_kernel<__VA_ARGS__>, desc, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 1, desc->rows.cols), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
 #endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [20] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [21] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -4535,7 +4746,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
                                stream, tegroup_impl_validated_of(&desc->tensor, desc->columnwise), desc->result);
 }
 
-/* ==== [21] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [22] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4601,7 +4812,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [23] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4734,7 +4945,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [23] A walk through tiles (src/cuda/walk.h) ==== */
+/* ==== [24] A walk through tiles (src/cuda/walk.h) ==== */
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
@@ -4848,7 +5059,7 @@ static __device__ inline bool tegroup_tile_take(tegroup_tile_walk *walk, const t
     return tile->group >= 0;
 }
 
-/* ==== [24] A functor in the epilogue (src/cuda/functor.h) ==== */
+/* ==== [25] A functor in the epilogue (src/cuda/functor.h) ==== */
 
 /* Where an element of d is that a caller's functor is given: see tegroup_gemm_with. */
 typedef struct tegroup_element {
@@ -4867,7 +5078,7 @@ struct tegroup_impl_as_is {
 template <typename FUNCTOR> struct tegroup_impl_adds_bias { static constexpr bool value = false; };
 template <> struct tegroup_impl_adds_bias<tegroup_impl_as_is> { static constexpr bool value = true; };
 
-/* ==== [25] GPU calls (src/cuda/call.h) ==== */
+/* ==== [26] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5208,7 +5419,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [26] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [27] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -5465,7 +5676,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [27] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [28] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -5716,7 +5927,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [28] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [29] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -6155,7 +6366,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [29] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [30] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -6312,7 +6523,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [30] Quantise: rowwise blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [31] Quantise: rowwise blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
 
 /* These kernels make what the kernel of strips makes, of values that are only read: each stays in the registers of its
  * thread, which takes a third of the instructions. */
@@ -6465,7 +6676,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [31] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [32] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -6603,7 +6814,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [32] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [33] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6934,7 +7145,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [33] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [34] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -7125,7 +7336,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 }
 #undef TEGROUP_IMPL_BY_VALUES
 
-/* ==== [34] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
+/* ==== [35] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
  * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
@@ -7575,7 +7786,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [35] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [36] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7890,7 +8101,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [36] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [37] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7966,7 +8177,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [37] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [38] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -8219,7 +8430,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [38] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [39] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -8497,7 +8708,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [39] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [40] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8752,7 +8963,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [40] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [41] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8990,7 +9201,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [41] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [42] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -9108,7 +9319,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [42] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [43] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
@@ -9576,7 +9787,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [43] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [44] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -9636,7 +9847,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [44] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [45] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9994,7 +10205,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [45] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [46] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -10192,7 +10403,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [46] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [47] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -10504,7 +10715,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [47] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [48] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -10685,7 +10896,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [48] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [49] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -11043,7 +11254,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [49] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [50] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -11330,7 +11541,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [50] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [51] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -11458,7 +11669,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [51] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [52] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -11513,7 +11724,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [52] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [53] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -11775,7 +11986,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [53] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [54] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -11938,7 +12149,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [54] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [55] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -12374,7 +12585,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [55] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [56] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12728,7 +12939,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 #endif
 }
 
-/* ==== [56] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [57] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the two warpgroups, which share a tile, decodes
@@ -13058,7 +13269,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
                                     "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [57] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [58] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -13499,7 +13710,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [58] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [59] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -13541,7 +13752,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [59] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [60] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -13650,7 +13861,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [60] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [61] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -13770,7 +13981,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [61] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [62] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -14240,7 +14451,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [62] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [63] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -14279,7 +14490,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [63] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [64] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -14484,7 +14695,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [64] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [65] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -14516,7 +14727,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [65] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [66] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -14678,7 +14889,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [66] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [67] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

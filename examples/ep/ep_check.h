@@ -106,14 +106,55 @@ static void ep_same(const char *what, const void *of_rank, const void *of_one, t
     free(mine), free(ones);
 }
 
+static const char *ep_kinship(const ep_size *s) {
+    return s->crossing == EP_SUMS_ONCE ? "are within roundings of those" : "have the bits";
+}
+
+static float ep_widened(tegroup_dtype dtype, const char *data, int64_t i) {
+    uint32_t bits = 0;
+    float x;
+    if (dtype == TEGROUP_DTYPE_F32) memcpy(&bits, data + 4 * i, 4);
+    else memcpy((char *)&bits + 2, data + 2 * i, 2);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The same for sums by owner, which are added in another order and rounded once more for each owner: so many roundings
+ * of sums up to twice as large as the largest result. (tests/unit/ep.h has each such sum bit for bit.) */
+static void ep_close(const char *what, const void *of_rank, const void *of_one, tegroup_dtype dtype, int64_t first,
+                     int64_t count, int32_t roundings) {
+    const size_t bytes = (size_t)count * ep_bytes(dtype);
+    const float unit = dtype == TEGROUP_DTYPE_F32 ? 1 / 16777216.0f : 1 / 512.0f;
+    char *mine = (char *)malloc(bytes + 1), *ones = (char *)malloc(bytes + 1);
+    float largest = 0;
+    ep_get(mine, of_rank, bytes);
+    ep_get(ones, (const char *)of_one + (size_t)first * ep_bytes(dtype), bytes);
+    for (int64_t i = 0; i < count; i++) {
+        const float x = ep_widened(dtype, ones, i);
+        if (x > largest || -x > largest) largest = x < 0 ? -x : x;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const float apart = ep_widened(dtype, mine, i) - ep_widened(dtype, ones, i);
+        if (!((apart < 0 ? -apart : apart) <= 2 * (float)roundings * unit * largest))
+            give_up("%s: element %lld is %g off that of one rank", what, (long long)i, (double)apart);
+    }
+    if (count > 0 && largest == 0) give_up("%s: all zeros", what);
+    free(mine), free(ones);
+}
+
+static void ep_compare_tokens(const char *what, const ep_size *s, const void *of_rank, const void *of_one) {
+    const int64_t first = s->rank * s->tokens * s->width, count = s->tokens * s->width;
+    if (s->crossing == EP_SUMS_ONCE) ep_close(what, of_rank, of_one, s->dtype, first, count, s->ranks + s->k);
+    else ep_same(what, of_rank, of_one, s->dtype, first, count);
+}
+
 static void ep_compare(const ep_layer *l, const ep_one_rank *one) {
     const ep_size *s = &l->size;
     const tegroup_moe_desc *d = &one->desc;
     const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here,
                   n = s->width * s->hidden;
-    ep_same("output", l->combine.tokens.data, d->output.data, s->dtype, before * s->width, s->tokens * s->width);
-    ep_same("gradient of the tokens", l->combine_grad.tokens.data, d->grad_tokens.data, s->dtype, before * s->width,
-            s->tokens * s->width);
+    ep_compare_tokens("output", s, l->combine.tokens.data, d->output.data);
+    ep_compare_tokens("gradient of the tokens", s, l->combine_grad.tokens.data, d->grad_tokens.data);
     ep_same("gradient of the logits", l->router_backward.grad_logits.data, d->grad_logits.data, TEGROUP_DTYPE_F32,
             before * s->experts, s->tokens * s->experts);
     ep_same("gradient of fc1", l->mlp.fc1.main_grad.data, d->experts.fc1.main_grad.data, TEGROUP_DTYPE_F32,
@@ -156,6 +197,12 @@ static void ep_quantised_make(ep_quantised *both, ep_layer *l, const ep_transpor
     d.row_scales = tegroup_matrix_of(l->window + l->at[EP_OUT], s->capacity, blocks, TEGROUP_DTYPE_F32);
     ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
     t->meet(t->self, l->report);
+    if (s->crossing) {
+        tegroup_ep_links_desc expand = l->expand;
+        expand.rows = d.rows, expand.row_scales = d.row_scales;
+        ep_must(tegroup_ep_expand(&expand, stream, &ep_error));
+        ep_must(tegroup_ep_expand(&l->expand_grad, stream, &ep_error));
+    }
     q.input = tegroup_tensor_of(l->received.shape, s->width, s->dtype, l->window + l->at[EP_GRAD_ROWS]);
     q.input.shape.snapshot = l->received.snapshot;
     q.output.shape = q.input.shape;

@@ -40,6 +40,7 @@ typedef enum ep_piece {
     EP_SIGNALS,
     EP_ROWS,
     EP_WEIGHTS,
+    EP_LINKS,
     EP_OUT,
     EP_GRAD_ROWS,
     EP_DGRAD_OUT,
@@ -47,11 +48,16 @@ typedef enum ep_piece {
     EP_PIECES
 } ep_piece;
 
+/* What crosses ranks where windows are reached. A token of which a rank's experts want several copies can go there once,
+ * with the bits of one rank, and their results can come back as one sum, with one rounding more for each rank. */
+typedef enum ep_crossing { EP_EACH_SLOT, EP_TOKENS_ONCE, EP_SUMS_ONCE } ep_crossing;
+
 typedef struct ep_size {
     tegroup_space space;
     tegroup_dtype dtype;
     int32_t ranks, rank, experts, k;         /* experts: of all ranks */
     int64_t tokens, width, hidden, capacity; /* tokens: of this rank; capacity: rows of a window */
+    ep_crossing crossing;
 } ep_size;
 
 typedef struct ep_layer {
@@ -69,6 +75,7 @@ typedef struct ep_layer {
     tegroup_prepare_desc sent, received;
     tegroup_permutation_desc map;
     tegroup_ep_dispatch_desc dispatch, dispatch_grad;
+    tegroup_ep_links_desc expand, expand_grad, reduce, reduce_grad;
     tegroup_ep_combine_desc combine, combine_grad;
     tegroup_mlp_desc mlp;
     tegroup_mlp_plan plan;
@@ -84,7 +91,9 @@ static void ep_must(tegroup_status status) {
 
 static size_t ep_bytes(tegroup_dtype dtype) { return (size_t)tegroup_dtype_bits(dtype) / 8; }
 static size_t ep_row_bytes(const ep_size *s, ep_piece piece) {
-    return piece == EP_WEIGHTS || piece == EP_GRAD_WEIGHTS ? sizeof(float) : (size_t)s->width * ep_bytes(s->dtype);
+    return piece == EP_WEIGHTS || piece == EP_GRAD_WEIGHTS ? sizeof(float)
+           : piece == EP_LINKS                             ? sizeof(int32_t)
+                                                           : (size_t)s->width * ep_bytes(s->dtype);
 }
 
 /* Where pieces lie in a window of so many rows: the same on every rank. Returns its bytes. */
@@ -201,6 +210,7 @@ static void ep_make_exchange(ep_layer *l, tegroup_ep_windows windows, const size
     l->dispatch.space = s->space;
     l->dispatch.windows = windows;
     l->dispatch.row_of_slot = l->map.row_of_slot;
+    if (s->crossing) l->dispatch.row_links = tegroup_matrix_of(own + at[EP_LINKS], capacity, 1, TEGROUP_DTYPE_I32);
     l->dispatch.tokens = ep_matrix(s->tokens, s->width, s->dtype);
     l->dispatch_grad = l->dispatch;
     l->dispatch_grad.tokens = ep_matrix(s->tokens, s->width, s->dtype);
@@ -213,6 +223,7 @@ static void ep_make_exchange(ep_layer *l, tegroup_ep_windows windows, const size
     l->combine.space = s->space;
     l->combine.windows = windows;
     l->combine.row_of_slot = l->map.row_of_slot;
+    l->combine.by_owner = s->crossing == EP_SUMS_ONCE;
     l->combine_grad = l->combine;
     l->combine.rows = tegroup_matrix_of(own + at[EP_OUT], capacity, s->width, s->dtype);
     l->combine.tokens = ep_matrix(s->tokens, s->width, s->dtype);
@@ -220,6 +231,16 @@ static void ep_make_exchange(ep_layer *l, tegroup_ep_windows windows, const size
     l->combine_grad.tokens = ep_matrix(s->tokens, s->width, s->dtype);
     l->combine_grad.row_values = tegroup_matrix_of(own + at[EP_GRAD_WEIGHTS], capacity, 1, TEGROUP_DTYPE_F32);
     l->combine_grad.values = l->router_backward.grad_weights;
+
+    l->expand.struct_size = sizeof l->expand;
+    l->expand.space = s->space;
+    l->expand.shape = l->mlp.input.shape;
+    l->expand.row_links = l->dispatch.row_links;
+    l->expand_grad = l->reduce = l->reduce_grad = l->expand;
+    l->expand.rows = l->dispatch.rows;
+    l->expand_grad.rows = l->dispatch_grad.rows;
+    l->reduce.rows = l->combine.rows;
+    l->reduce_grad.rows = l->combine_grad.rows;
 }
 
 /* addresses: [ranks], of the windows; where they are not reached, this rank's own alone is looked at. */
@@ -252,6 +273,7 @@ static void ep_layer_make(ep_layer *l, const ep_size *size, void *const *address
     ep_make_experts(l, ep_make_snapshot(&l->received, tegroup_shape_of(here, size->capacity, size->width, received)),
                     with_gradients);
     if (!reached) {
+        if (size->crossing) give_up("tokens and sums cross once where windows are reached alone");
         l->sent_rows = (int64_t *)malloc(sizeof *l->sent_rows * (size_t)size->experts);
         l->placed = (int64_t *)malloc(2 * sizeof *l->placed * (size_t)size->experts);
         windows.bytes = ep_window(size, slots, l->pack_at);
@@ -337,7 +359,9 @@ static void ep_forward(ep_layer *l, const ep_transport *t, struct CUstream_st *s
     ep_must(tegroup_ep_dispatch(&l->dispatch, stream, &ep_error));
     if (t->exchange) ep_read_counts(l);
     ep_cross(l, t, EP_ROWS, EP_WEIGHTS, 0);
+    if (l->size.crossing) ep_must(tegroup_ep_expand(&l->expand, stream, &ep_error));
     ep_must(tegroup_mlp_forward(&l->plan, &l->mlp, stream, &ep_error));
+    if (l->size.crossing == EP_SUMS_ONCE) ep_must(tegroup_ep_reduce(&l->reduce, stream, &ep_error));
     ep_cross(l, t, EP_OUT, EP_OUT, 1);
     ep_must(tegroup_ep_combine(&l->combine, stream, &ep_error));
 }
@@ -345,7 +369,9 @@ static void ep_forward(ep_layer *l, const ep_transport *t, struct CUstream_st *s
 static void ep_dgrad(ep_layer *l, const ep_transport *t, struct CUstream_st *stream) {
     ep_must(tegroup_ep_dispatch(&l->dispatch_grad, stream, &ep_error));
     ep_cross(l, t, EP_GRAD_ROWS, EP_GRAD_ROWS, 0);
+    if (l->size.crossing) ep_must(tegroup_ep_expand(&l->expand_grad, stream, &ep_error));
     ep_must(tegroup_mlp_dgrad(&l->plan, &l->mlp, stream, &ep_error));
+    if (l->size.crossing == EP_SUMS_ONCE) ep_must(tegroup_ep_reduce(&l->reduce_grad, stream, &ep_error));
     ep_cross(l, t, EP_DGRAD_OUT, EP_GRAD_WEIGHTS, 1);
     ep_must(tegroup_ep_combine(&l->combine_grad, stream, &ep_error));
     ep_must(tegroup_router_backward(&l->router_backward, stream, &ep_error));

@@ -3,12 +3,13 @@
 /* Expert parallelism on CPUs: an MoE layer of ep_layer.h over MPI, forward, dgrad and wgrad, and every result bit for bit
  * that of one rank with all tokens and all experts; then tokens dispatched in FP8.
  *
- *     mpirun -n RANKS ./ep_mpi [--bf16] [--messages] [--tokens N] [--k N] [--steps N] [--timeout SECONDS]
- *                              [--fault NAME]
+ *     mpirun -n RANKS ./ep_mpi [--bf16] [--messages] [--tokens-once] [--sums-once] [--tokens N] [--k N] [--steps N]
+ *                              [--timeout SECONDS] [--fault NAME]
  *     mpirun -n RANKS ./ep_mpi --train TEXT [--messages] [--steps N]      a small language model: ep_train.h
  *
  * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
- * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. A fault shows what happens
+ * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. With --tokens-once a token
+ * crosses to each rank once, with --sums-once its results come back as one sum, too, with other roundings. A fault shows what happens
  * when something is wrong: gone, late, stops (between forward and dgrad), dead, small, counts (others are told others),
  * hostile (all are told one below 0), misaligned. A rank that notices says so in one line, and all of them end with a
  * status that is not 0. */
@@ -151,7 +152,8 @@ static void sum_doubles(double *x, int64_t count) {
 static void mpi_agree(const ep_size *size, size_t bytes, int messages) {
     const uint64_t own[] = {(uint64_t)size->dtype,  (uint64_t)size->experts, (uint64_t)size->k,
                             (uint64_t)size->tokens, (uint64_t)size->width,   (uint64_t)size->hidden,
-                            (uint64_t)bytes,        (uint64_t)messages,      (uint64_t)size->capacity};
+                            (uint64_t)bytes,        (uint64_t)messages,      (uint64_t)size->capacity,
+                            (uint64_t)size->crossing};
     enum { COUNT = sizeof own / sizeof *own };
     uint64_t mine[2 * COUNT], least[2 * COUNT];
     for (int i = 0; i < COUNT; i++) mine[2 * i] = own[i], mine[2 * i + 1] = ~own[i];
@@ -192,6 +194,7 @@ enum { EXPERTS_OF_A_RANK = 4 };
 typedef struct options {
     tegroup_dtype dtype;
     int messages, tokens, k, steps; /* tokens of a rank; steps: 0 = 3, or 400 to train */
+    ep_crossing crossing;
     const char *fault, *text;
 } options;
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
@@ -199,11 +202,13 @@ static int has_fault(const options *o, const char *name) { return strcmp(o->faul
 static options parse(int argc, char **argv) {
     static const char *const faults[] = {"",     "gone",   "late",    "stops",     "dead",
                                          "small", "counts", "hostile", "misaligned"};
-    options o = {TEGROUP_DTYPE_F32, 0, 48, 2, 0, "", NULL};
+    options o = {TEGROUP_DTYPE_F32, 0, 48, 2, 0, EP_EACH_SLOT, "", NULL};
     size_t known = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bf16") == 0) o.dtype = TEGROUP_DTYPE_BF16;
         else if (strcmp(argv[i], "--messages") == 0) o.messages = 1;
+        else if (strcmp(argv[i], "--tokens-once") == 0) o.crossing = EP_TOKENS_ONCE;
+        else if (strcmp(argv[i], "--sums-once") == 0) o.crossing = EP_SUMS_ONCE;
         else if (strcmp(argv[i], "--train") == 0 && i + 1 < argc) o.text = argv[++i];
         else if (strcmp(argv[i], "--tokens") == 0 && i + 1 < argc) o.tokens = atoi(argv[++i]);
         else if (strcmp(argv[i], "--k") == 0 && i + 1 < argc) o.k = atoi(argv[++i]);
@@ -221,6 +226,7 @@ static options parse(int argc, char **argv) {
         give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
     if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "hostile") || has_fault(&o, "misaligned")))
         give_up("--fault %s needs windows, not --messages", o.fault);
+    if (o.messages && o.crossing) give_up("--tokens-once and --sums-once need windows, not --messages");
     if (o.text && o.fault[0]) give_up("--fault is not for --train");
     if (ranks < 2 && o.fault[0] && !has_fault(&o, "small")) give_up("--fault %s takes two ranks", o.fault);
     if (o.steps == 0) o.steps = o.text ? 400 : 3;
@@ -240,7 +246,8 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const options o = parse(argc, argv);
     const int is_last = rank == ranks - 1; /* which is the one that does wrong */
-    ep_size size = {TEGROUP_SPACE_HOST, o.dtype, ranks, rank, EXPERTS_OF_A_RANK * ranks, o.k, o.tokens, 192, 32, 0};
+    ep_size size = {TEGROUP_SPACE_HOST, o.dtype, ranks, rank, EXPERTS_OF_A_RANK * ranks, o.k, o.tokens, 192, 32, 0,
+                    o.crossing};
     if (o.text) {
         size.experts = TRAIN_EXPERTS;
         size.tokens = BATCH / ranks;
@@ -283,8 +290,9 @@ int main(int argc, char **argv) {
         ep_compare(&layer, &one);
     }
     if (rank == 0)
-        printf("%d ranks, %s, by %s: output and gradients of %d steps have the bits of one rank\n", ranks,
-               tegroup_dtype_name(o.dtype), o.messages ? "messages" : "stores into windows", o.steps);
+        printf("%d ranks, %s, by %s: output and gradients of %d steps %s of one rank\n", ranks,
+               tegroup_dtype_name(o.dtype), o.messages ? "messages" : "stores into windows", o.steps,
+               ep_kinship(&size));
     if (!o.messages) {
         ep_quantised both;
         ep_quantised_make(&both, &layer, &transport, NULL);

@@ -3,13 +3,14 @@
 /* Expert parallelism on GPUs: the MoE layer of ep_layer.h with NCCL (2.30.7 or later; its nccl.h and libnccl.so.2 by -I and
  * -L) as the transport, one process a GPU, all of one host.
  *
- *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N] [--model NAME]]
- *               [--timeout SECONDS] [--fault NAME]
+ *     ./ep_nccl [--ranks N] [--messages] [--tokens-once] [--sums-once]
+ *               [--bench TOKENS [--experts N] [--model NAME]] [--timeout SECONDS] [--fault NAME]
  *
  * NCCL makes the windows (ncclMemAlloc, a symmetric registration) and gives the addresses of the peers' ones. Then kernels
  * store rows and counts straight into them, fc2 and fc1's dgrad write where combine reads, and a signal word a rank says who
  * is where: nothing of NCCL's runs in a step, the host reads nothing, and one graph serves every routing. Where windows are
  * not reached, or with --messages, rows travel by grouped ncclSend and ncclRecv, for which the host has to read the counts.
+ * With --tokens-once a token crosses to each rank once, and with --sums-once its results come back as one sum, too.
  *
  * Without --bench every result is held against one rank with all tokens and all experts, bit for bit. A fault shows what
  * happens when something is wrong: gone, late, counts, small, misaligned. All of them end in one line and exit status 1. */
@@ -191,6 +192,7 @@ static void exchange(void *, const ep_message *sends, const ep_message *receives
 
 typedef struct options {
     int messages;
+    ep_crossing crossing;
     int64_t bench; /* tokens of a rank; 0 = check */
     int32_t experts;
     const struct model *model; /* whose layer is timed */
@@ -378,7 +380,7 @@ static void quantised(session *x) {
 static void check(const options *o) {
     static session x;
     static ep_one_rank one;
-    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, 8 * ranks, 4, 300, 512, 256, 0};
+    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, 8 * ranks, 4, 300, 512, 256, 0, o->crossing};
     size.capacity = has_fault(o, "small") ? 200 : ranks * size.tokens * size.k;
     session_make(&x, o, &size, 1);
     ep_one_rank_make(&one, &size);
@@ -403,8 +405,8 @@ static void check(const options *o) {
         ep_compare(&x.layer, &one);
     }
     if (rank == 0)
-        printf("ok %d ranks, BF16, by %s: output and gradients of 3 steps have the bits of one rank\n", ranks,
-               x.transport.exchange ? "messages" : "stores into windows");
+        printf("ok %d ranks, BF16, by %s: output and gradients of 3 steps %s of one rank\n", ranks,
+               x.transport.exchange ? "messages" : "stores into windows", ep_kinship(&size));
     if (x.transport.exchange) return;
     quantised(&x);
     replays(&x);
@@ -447,11 +449,28 @@ template <typename WORK> static double timed(session *x, const WORK &work) {
     return least;
 }
 
+/* Rows that cross where a token goes to each other rank once: pairs of a token and a rank that owns a row of it. */
+static int64_t crossing_once(const ep_layer *l) {
+    const ep_size *s = &l->size;
+    const int64_t slots = s->tokens * s->k;
+    int32_t *rows = (int32_t *)malloc(sizeof *rows * (size_t)slots);
+    int64_t pairs = 0;
+    ep_get(rows, l->map.row_of_slot.data, sizeof *rows * (size_t)slots);
+    for (int64_t t = 0; t < s->tokens; t++) {
+        uint64_t owners = 0;
+        for (int32_t j = 0; j < s->k; j++)
+            if (rows[t * s->k + j] >= 0) owners |= UINT64_C(1) << rows[t * s->k + j] / s->capacity;
+        pairs += __builtin_popcountll(owners & ~(UINT64_C(1) << s->rank));
+    }
+    free(rows);
+    return pairs;
+}
+
 /* Forward through a model's layer: 8 experts a token, of 256 unless the options say otherwise. */
 static void bench(const options *o, int64_t tokens) {
     session *x = (session *)calloc(1, sizeof *x);
-    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens,
-                    o->model->width,      o->model->hidden,   0};
+    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank,       o->experts, 8, tokens,
+                    o->model->width,      o->model->hidden,   0,     o->crossing};
     const int64_t here = size.experts / ranks, width = size.width, hidden = size.hidden;
     size.capacity = tokens * size.k * 5 / 4;
     session_make(x, o, &size, 0);
@@ -476,6 +495,7 @@ static void bench(const options *o, int64_t tokens) {
     int64_t rows[TEGROUP_MAX_GROUPS], away = 0;
     ep_get(rows, l->sizes.send_rows.data, sizeof *rows * (size_t)size.experts);
     for (int32_t e = 0; e < size.experts; e++) away += e / here == rank ? 0 : rows[e];
+    if (size.crossing) away = crossing_once(l);
     const double wire = (double)away * (double)width * 2;
     const int next = (rank + 1) % ranks;
     const int64_t pieces = size.capacity * width * 2 / 16;
@@ -494,7 +514,10 @@ static void bench(const options *o, int64_t tokens) {
                      ep_must(tegroup_ep_combine(&l->combine, stream, &ep_error));
                      meet(&x->meet, NULL);
                  });
-    double messages = 0;
+    double messages = 0, expand = 0, reduce = 0;
+    if (size.crossing) expand = timed(x, [&] { ep_must(tegroup_ep_expand(&l->expand, stream, &ep_error)); });
+    if (size.crossing == EP_SUMS_ONCE)
+        reduce = timed(x, [&] { ep_must(tegroup_ep_reduce(&l->reduce, stream, &ep_error)); });
     if (ranks > 1) { /* as many bytes, in one message a peer */
         const size_t bytes = (size_t)(wire / (ranks - 1));
         messages = timed(x, [&] {
@@ -532,9 +555,9 @@ static void bench(const options *o, int64_t tokens) {
                "others), "
                "%.0f us without\n",
                o->model->name, (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
-        printf(
-            "  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), combine %.0f us, %.1f MB over the wire\n",
-            alone, routing, dispatch, narrow, combine, wire * 1e-6);
+        printf("  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), expand %.0f us, reduce %.0f us, combine "
+               "%.0f us, %.1f MB over the wire\n",
+               alone, routing, dispatch, narrow, expand, reduce, combine, wire * 1e-6);
         if (ranks > 1)
             printf("  stores to a peer %.0f GB/s: dispatch %.2f of that, combine %.2f; NCCL's grouped send and receive "
                    "of as many bytes %.0f us: %.2f and %.2f of our time\n",
@@ -604,12 +627,14 @@ static int wait_for_all(const pid_t *children) {
 
 int main(int argc, char **argv) {
     static const char *const faults[] = {"", "gone", "late", "counts", "small", "misaligned"};
-    options o = {0, 0, 256, &models[0], ""};
+    options o = {0, EP_EACH_SLOT, 0, 256, &models[0], ""};
     pid_t children[MOST_RANKS];
     int known = 0;
     ranks = 2;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--messages") == 0) o.messages = 1;
+        else if (strcmp(argv[i], "--tokens-once") == 0) o.crossing = EP_TOKENS_ONCE;
+        else if (strcmp(argv[i], "--sums-once") == 0) o.crossing = EP_SUMS_ONCE;
         else if (strcmp(argv[i], "--bench") == 0 && i + 1 < argc) o.bench = atoll(argv[++i]);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks = atoi(argv[++i]);
         else if (strcmp(argv[i], "--experts") == 0 && i + 1 < argc) o.experts = atoi(argv[++i]);
@@ -631,6 +656,7 @@ int main(int argc, char **argv) {
         give_up("--bench takes a number of tokens, and --experts a multiple of ranks from 8 on");
     if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "misaligned")))
         give_up("--fault %s needs windows, not --messages", o.fault);
+    if (o.messages && o.crossing) give_up("--tokens-once and --sums-once need windows, not --messages");
     if (o.bench && o.fault[0]) give_up("--fault is not for --bench");
     meeting_point *shared =
         (meeting_point *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -316,5 +316,9 @@ TEGROUP_API_STATUS tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CU
     tegroup_error *error);
 TEGROUP_API_STATUS tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);

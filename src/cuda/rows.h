@@ -83,6 +83,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
                           : tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], DTYPE == TEGROUP_DTYPE_BF16);
         return make_uint4(word[0], word[1], word[2], word[3]);
     }
+    /* Rounds numbers to the matrix's type. */
+    static __device__ __forceinline__ void round(const tegroup_matrix &, real *x) { unpack(pack(x), x); }
 };
 
 /* Loads and stores one element of F64, F32, F16 or BF16. These functions are not inlined: their callers are slow in any
@@ -116,6 +118,11 @@ template <typename REAL> struct tegroup_impl_scalars {
     }
     static __device__ __forceinline__ void unpack(raw v, real *x) { x[0] = v; }
     static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
+    static __device__ __forceinline__ void round(const tegroup_matrix &m, real *x) {
+        real rounded = 0;
+        tegroup_impl_store_as(m.dtype, &rounded, 0, x[0]);
+        x[0] = tegroup_impl_load_as(m.dtype, &rounded, 0, real());
+    }
 };
 
 /* Matrices of weights, scales and their gradients are F32 or F64. An absent one reads as ones. */
@@ -284,9 +291,8 @@ static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const
     unsigned blocks;
     if (steps >= 32) return tegroup_impl_cuda_rows(kernel, desc, width, lanes, rows, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, together), 8, &blocks, error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
-        "the kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* What the sums of a step of a row begin with: what it holds, or 0. */

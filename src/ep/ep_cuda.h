@@ -97,50 +97,78 @@ typedef struct tegroup_impl_ep_combine_call {
     tegroup_impl_ep_reach reach;
 } tegroup_impl_ep_combine_call;
 
-/* The block copies a row to each of k places, of which those without an address are passed over. Several pieces are in
- * flight before the first is stored. */
+/* `threads` threads, all of a block or of a warp, copy a row to each of k places, of which those without an address are
+ * passed over. Several pieces are in flight before the first is stored. */
 template <typename PIECE>
 static __device__ __forceinline__ void tegroup_impl_ep_spread(const char *from, char *const *to, int32_t k,
-                                                              int64_t bytes) {
+                                                              int64_t bytes, int32_t threads) {
     enum { BATCH = 4 };
     const int64_t pieces = bytes / (int64_t)sizeof(PIECE);
-    for (int64_t first = threadIdx.x; first < pieces; first += BATCH * blockDim.x) {
+    for (int64_t first = (int32_t)threadIdx.x % threads; first < pieces; first += BATCH * threads) {
         PIECE x[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
-            if (first + b * blockDim.x < pieces) x[b] = ((const PIECE *)from)[first + b * blockDim.x];
+            if (first + b * threads < pieces) x[b] = ((const PIECE *)from)[first + b * threads];
         for (int32_t j = 0; j < k; j++) {
             if (!to[j]) continue;
 #pragma unroll
             for (int b = 0; b < BATCH; b++)
-                if (first + b * blockDim.x < pieces) ((PIECE *)to[j])[first + b * blockDim.x] = x[b];
+                if (first + b * threads < pieces) ((PIECE *)to[j])[first + b * threads] = x[b];
         }
     }
 }
 
-static __device__ __noinline__ void tegroup_impl_ep_spread_by(int32_t piece, const char *from, char *const *to,
-                                                              int32_t k, int64_t bytes) {
+static __device__ __noinline__ void tegroup_impl_ep_spread_slowly(int32_t piece, const char *from, char *const *to,
+                                                                  int32_t k, int64_t bytes, int32_t threads) {
     switch (piece) {
-    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes); break;
-    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes); break;
-    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes); break;
-    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes); break;
+    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes, threads); break;
+    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes, threads); break;
+    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes, threads); break;
+    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes, threads); break;
     }
+}
+
+/* The same for a row of a matrix, in pieces of so many bytes. */
+static __device__ __forceinline__ void tegroup_impl_ep_spread_row(const tegroup_matrix &m, int64_t row, int32_t piece,
+                                                                  char *const *to, int32_t k, int32_t threads) {
+    const char *const from = tegroup_impl_matrix_row(&m, row);
+    const int64_t bytes = m.cols * (tegroup_impl_bits(m.dtype) / 8);
+    if (piece == 16) tegroup_impl_ep_spread<uint4>(from, to, k, bytes, threads);
+    else tegroup_impl_ep_spread_slowly(piece, from, to, k, bytes, threads);
+}
+
+/* Stores the link of slot j of a token, whose owners are known. Returns whether the token goes to the slot's row. */
+static __device__ __noinline__ bool tegroup_impl_ep_store_link(const tegroup_impl_ep_dispatch_call &call,
+                                                               const int32_t *owners, int64_t token, int32_t j) {
+    const int64_t row = tegroup_impl_entry(&call.desc.row_of_slot, token, j);
+    int first;
+    if (owners[j] < 0) return false;
+    const int32_t link = tegroup_impl_ep_link(&call.desc, &call.reach, owners, token, j, &first);
+    *(int32_t *)tegroup_impl_ep_row(&call.reach, &call.desc.row_links, row) = link;
+    return first || owners[j] == call.reach.rank;
 }
 
 /* One block serves one token at a time: thread j finds the places of slot j, and all of them copy. */
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_ep_dispatch_kernel(const __grid_constant__ tegroup_impl_ep_dispatch_call call) {
     __shared__ char *rows[TEGROUP_IMPL_CHOICES], *scales[TEGROUP_IMPL_CHOICES];
+    __shared__ int32_t owners[TEGROUP_IMPL_CHOICES];
     const tegroup_ep_dispatch_desc &desc = call.desc;
     const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    const bool links = tegroup_impl_there(&desc.row_links);
     for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
         __syncthreads(); /* the last token's places have been read */
+        if (links) {
+            if (j < k) owners[j] = tegroup_impl_ep_owner(&call.reach, tegroup_impl_entry(&desc.row_of_slot, token, j));
+            __syncthreads();
+        }
         if (j < k) {
             const int64_t row = tegroup_impl_entry(&desc.row_of_slot, token, j);
-            rows[j] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
-            scales[j] =
-                tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row) : NULL;
+            const bool goes = !links || tegroup_impl_ep_store_link(call, owners, token, j);
+            rows[j] = goes && tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            scales[j] = goes && tegroup_impl_there(&desc.row_scales)
+                            ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row)
+                            : NULL;
             char *const weight =
                 tegroup_impl_there(&desc.row_weights) ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row) : NULL;
             if (weight && desc.weights.dtype == TEGROUP_DTYPE_F64)
@@ -148,15 +176,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             else if (weight) *(float *)weight = tegroup_impl_weight<float>(desc.weights, token, j);
         }
         __syncthreads();
-        const char *const from = tegroup_impl_matrix_row(&desc.tokens, token);
-        const int64_t bytes = desc.tokens.cols * (tegroup_impl_bits(desc.tokens.dtype) / 8);
-        if (tegroup_impl_there(&desc.tokens) && call.rows_piece == 16)
-            tegroup_impl_ep_spread<uint4>(from, rows, k, bytes);
-        else if (tegroup_impl_there(&desc.tokens)) tegroup_impl_ep_spread_by(call.rows_piece, from, rows, k, bytes);
+        if (tegroup_impl_there(&desc.tokens))
+            tegroup_impl_ep_spread_row(desc.tokens, token, call.rows_piece, rows, k, (int32_t)blockDim.x);
         if (tegroup_impl_there(&desc.scales))
-            tegroup_impl_ep_spread_by((int32_t)tegroup_impl_min(8, call.scales_piece),
-                                      tegroup_impl_matrix_row(&desc.scales, token), scales, k,
-                                      desc.scales.cols * (tegroup_impl_bits(desc.scales.dtype) / 8));
+            tegroup_impl_ep_spread_row(desc.scales, token, (int32_t)tegroup_impl_min(8, call.scales_piece), scales, k,
+                                       (int32_t)blockDim.x);
     }
 }
 
@@ -181,7 +205,49 @@ static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_disp
         call.rows_piece, desc->row_of_slot.rows, stream, error);
 }
 
-/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step. */
+/* The places of rows in a list of those that are added, in which owners come by rank and an owner's slots in order, and
+ * where this rank's own rows are in it. Of another rank's rows only the first is in the list. */
+struct tegroup_impl_ep_list {
+    int32_t place, begin, end; /* place: of slot j; -1 = it is not in the list */
+    __device__ tegroup_impl_ep_list(const int32_t *owners, int32_t k, int32_t rank, int32_t j)
+        : place(-1), begin(0), end(0) {
+        int32_t before = 0;
+        for (int32_t i = 0; i < k; i++) {
+            bool there = owners[i] >= 0;
+            for (int32_t h = 0; h < i && owners[i] != rank; h++) there &= owners[h] != owners[i];
+            begin += there && owners[i] < rank;
+            end += there && owners[i] <= rank;
+            if (j >= k || !there) continue;
+            if (i == j) place = 0;
+            before += owners[i] < owners[j] || (owners[i] == owners[j] && i < j);
+        }
+        if (place == 0) place = before;
+    }
+};
+
+/* Adds a row, number `place` of the list. `own` are begin and end of this rank's rows in it: where these begin the sums
+ * of the owners before are put aside, and where they end these rows' sums are rounded and added to them. */
+template <typename ACCESS>
+static __device__ __forceinline__ void tegroup_impl_ep_add(const tegroup_ep_combine_desc &desc, const int32_t *own,
+                                                           int32_t place, typename ACCESS::real weight,
+                                                           typename ACCESS::raw x, typename ACCESS::real *sum,
+                                                           typename ACCESS::real *before) {
+    typename ACCESS::real y[ACCESS::lanes];
+    ACCESS::unpack(x, y);
+    if (place == own[0]) {
+#pragma unroll
+        for (int i = 0; i < ACCESS::lanes; i++) before[i] = sum[i], sum[i] = y[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ACCESS::lanes; i++) sum[i] = fma(weight, y[i], sum[i]);
+    }
+    if (place + 1 != own[1]) return;
+    ACCESS::round(desc.rows, sum);
+#pragma unroll
+    for (int i = 0; i < ACCESS::lanes; i++) sum[i] += before[i];
+}
+
+/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step, or by owner. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_ep_combine_kernel(const __grid_constant__ tegroup_impl_ep_combine_call call) {
@@ -189,6 +255,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     enum { lanes = ACCESS::lanes, BATCH = 8 };
     __shared__ const char *from[TEGROUP_IMPL_CHOICES + BATCH];
     __shared__ real weight[TEGROUP_IMPL_CHOICES + BATCH];
+    __shared__ int32_t owners[TEGROUP_IMPL_CHOICES], own[2]; /* own: begin and end in the list; by slot there is none */
     const tegroup_ep_combine_desc &desc = call.desc;
     const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
     const int64_t steps = tegroup_impl_there(&desc.tokens) ? desc.tokens.cols / lanes : 0;
@@ -203,9 +270,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             tegroup_impl_store_f64(desc.values.dtype, tegroup_impl_matrix_row(&desc.values, token), slot,
                                    value ? tegroup_impl_load_f64(desc.values.dtype, value, 0) : 0);
         }
+        if (j < k) owners[j] = tegroup_impl_ep_owner(&call.reach, tegroup_impl_entry(&desc.row_of_slot, token, j));
+        if (j < 2) own[j] = -1;
         __syncthreads();
+        if (desc.by_owner) {
+            const tegroup_impl_ep_list list(owners, k, call.reach.rank, j);
+            const char *const mine = j < k ? from[j] : NULL;
+            __syncthreads();
+            if (j < k) from[j] = NULL;
+            if (j == 0 && list.end > list.begin) own[0] = list.begin, own[1] = list.end;
+            __syncthreads();
+            if (list.place >= 0) from[list.place] = mine, weight[list.place] = 1;
+            __syncthreads();
+        }
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-            real sum[lanes];
+            real sum[lanes], before[lanes] = {0};
             tegroup_impl_begin_sum<ACCESS>(desc.tokens, token, c, desc.accumulate, sum);
             for (int32_t slot = 0; slot < k; slot += BATCH) {
                 typename ACCESS::raw x[BATCH];
@@ -215,13 +294,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
                     if (from[slot + b]) x[b] = ACCESS::load(desc.rows, from[slot + b], c);
                 }
 #pragma unroll
-                for (int b = 0; b < BATCH; b++) {
-                    real y[lanes];
-                    if (!from[slot + b]) continue;
-                    ACCESS::unpack(x[b], y);
-#pragma unroll
-                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[slot + b], y[i], sum[i]);
-                }
+                for (int b = 0; b < BATCH; b++)
+                    if (from[slot + b])
+                        tegroup_impl_ep_add<ACCESS>(desc, own, slot + b, weight[slot + b], x[b], sum, before);
             }
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }

@@ -19,7 +19,11 @@
  * A row of a window is named by one number, owner * capacity + row, where capacity is how many rows each window has
  * room for. In a window experts follow one another, the rows of an expert come by source rank, and those of a rank in
  * the order of its slots. So where ranks have tokens one after another, an expert's rows are in the order that one rank
- * with all the tokens gives them, and forward, dgrad and wgrad have its bits. */
+ * with all the tokens gives them, and forward, dgrad and wgrad have its bits.
+ *
+ * A token whose slots want several experts of one rank need cross to it, and its results back, once only: a dispatch
+ * with row_links stores it once, tegroup_ep_expand then fills its other rows in the owner's memory, and, on the way
+ * back, tegroup_ep_reduce there adds up a token's rows for a combine with by_owner. */
 #define TEGROUP_EP_MAX_RANKS 256
 
 /* What tegroup_ep_sizes has seen; the caller may read it whenever the work before it is done. */
@@ -72,7 +76,12 @@ typedef struct tegroup_ep_windows {
  * whose row is outside 0 .. ranks * capacity - 1 goes nowhere. Each token is read once and stored once a slot. Rows are
  * copied byte for byte, so quantised ones (FP8 with a scale for each 128 of a row, and its scales) are those that
  * quantising after the dispatch gives. What a weight multiplies is whoever reads row_weights: as row_scale of a
- * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched. */
+ * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched.
+ *
+ * With row_links tokens and scales, but not weights, go to each other rank once, to the row of the first of the token's
+ * slots there, and the links say which rows are the token's: that of its first slot holds the row of the next one, from
+ * 0 to capacity - 1, that of a later slot -1 minus the row of the one after it, and the last one names its own row in
+ * this way. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. */
 typedef struct tegroup_ep_dispatch_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_dispatch_desc)                                             */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -84,13 +93,42 @@ typedef struct tegroup_ep_dispatch_desc {
     tegroup_matrix rows;         /* out [capacity, width], in the window, dtype of tokens; there if tokens are   */
     tegroup_matrix row_scales;   /* out [capacity, as scales], in the window, dtype of scales; likewise          */
     tegroup_matrix row_weights;  /* out [capacity, 1], in the window, dtype of weights; likewise                 */
+    tegroup_matrix row_links;    /* out [capacity, 1], I32, in the window; needs tokens; absent = tokens go to each of
+                                    their rows                                                                   */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_dispatch_desc;
+
+/* What tegroup_ep_expand and tegroup_ep_reduce work on: the rows of this rank's window, as its snapshot has them, and
+ * their links. A link that leads out of the window, or to a row that says that it is a first one, ends there, as the
+ * 64th row of a token does: nothing outside the window is touched, whatever a peer stored.
+ *
+ * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its scales
+ * likewise; after it rows and row_scales are those of a dispatch without links.
+ *
+ * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its slots
+ * from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type. Other rows, and those that
+ * this rank's own tokens have, stay as they are: tegroup_ep_combine reads these one by one. */
+typedef struct tegroup_ep_links_desc {
+    size_t         struct_size;  /* sizeof(tegroup_ep_links_desc)                                                */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_shape  shape;        /* of this rank's experts: groups, rows = capacity, and the snapshot of receive_rows;
+                                    required                                                                     */
+    tegroup_matrix row_links;    /* in  [capacity, 1], I32: of a dispatch by all ranks, after all have met       */
+    tegroup_matrix rows;         /* in, out [capacity, width]; expand: any type but F4E2M1; reduce: F16, BF16, F32
+                                    or F64                                                                       */
+    tegroup_matrix row_scales;   /* in, out [capacity, any], expand alone: any type but F4E2M1; absent = none     */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_ep_links_desc;
 
 /* tokens[t] = sum over slots j = 0 .. k-1, in that order, of weights[t, j] * the row of slot j, read from its owner's
  * window; a slot whose row is outside adds nothing. So the bits are those of tegroup_combine on one rank, and do not
  * depend on which rank is done first. values[t, j] = row_values at the row of slot j, 0 where it is outside: this way
- * the gradient of a row's weight comes back to its slot. */
+ * the gradient of a row's weight comes back to its slot.
+ *
+ * With by_owner, tokens[t] = sum over the ranks that own rows of the token, in the order of ranks, of the sum of these
+ * rows, which tegroup_ep_reduce has left in the first one; of this rank's own rows combine makes that sum, with the
+ * same arithmetic. Each such sum is rounded to the rows' type. So the bits do not depend on which rank has the token,
+ * but are others than one rank's: one owner more is one rounding more. */
 typedef struct tegroup_ep_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_combine_desc)                                              */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -103,4 +141,5 @@ typedef struct tegroup_ep_combine_desc {
     tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
     int32_t        accumulate;   /* as tegroup_combine_desc's; 1 needs tokens                                    */
+    int32_t        by_owner;     /* 1: other ranks' rows are sums; needs tokens, and weights to be absent        */
 } tegroup_ep_combine_desc;

@@ -108,10 +108,11 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                                           TEGROUP_IMPL_MATRIX_PATHS("weights")},
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_scales"),
-                                                  TEGROUP_IMPL_MATRIX_PATHS("row_weights")};
+                                                  TEGROUP_IMPL_MATRIX_PATHS("row_weights")},
+                             *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links");
     const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
     const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
-    tegroup_impl_buffer buffers[7];
+    tegroup_impl_buffer buffers[8];
     int32_t i;
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -128,6 +129,12 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                                                     tegroup_impl_there(in[i]) ? 1u << in[i]->dtype : dtypes, capacity,
                                                     error));
     }
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->tokens) || !tegroup_impl_there(&desc->row_links),
+                         ERROR_COMBINATION, links[4], "must be UNSET without tokens", TEGROUP_DTYPE_UNSET,
+                         desc->row_links.dtype);
+    if (tegroup_impl_there(&desc->row_links))
+        TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
+                                                    1u << TEGROUP_DTYPE_I32, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
     buffers[0] = tegroup_impl_matrix_buffer(out[0], outs[0][0], "must not overlap rows", 1);
     buffers[1] = tegroup_impl_matrix_buffer(out[1], outs[1][0], "must not overlap row_scales", 1);
@@ -136,7 +143,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     buffers[4] = tegroup_impl_matrix_buffer(in[1], NULL, "must not overlap scales", 0);
     buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
     buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[7] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 8, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 4, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
@@ -170,6 +178,13 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->rows, &desc->tokens, error));
     TEGROUP_IMPL_RULE(!desc->accumulate || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "accumulate",
                       "needs tokens", 0, desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->by_owner == 0 || desc->by_owner == 1, ERROR_VALUE, "by_owner", "must be 0 or 1", 1,
+                      desc->by_owner);
+    TEGROUP_IMPL_RULE(!desc->by_owner || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "by_owner",
+                      "needs tokens", 0, desc->by_owner);
+    TEGROUP_IMPL_RULE(!desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
+                      "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
+                      desc->weights.dtype);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
@@ -187,6 +202,7 @@ static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_wi
     memset(&reach, 0, sizeof reach);
     reach.capacity = capacity;
     reach.ranks = windows->ranks;
+    reach.rank = windows->rank;
     for (r = 0; r < windows->ranks; r++)
         reach.ahead_bytes[r] =
             (int64_t)((uintptr_t)windows->addresses[r] - (uintptr_t)windows->addresses[windows->rank]);
@@ -204,12 +220,22 @@ static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, cons
 
 static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
                                                   const tegroup_impl_ep_reach *reach, int64_t t) {
-    int64_t j;
-    for (j = 0; j < desc->row_of_slot.cols; j++) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
+    int32_t owners[TEGROUP_IMPL_CHOICES], j;
+    for (j = 0; j < k; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(&desc->row_of_slot, t, j));
+    for (j = 0; j < k; j++) {
         const int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
-        tegroup_impl_ep_copy(reach, &desc->rows, row, tegroup_impl_matrix_row(&desc->tokens, t), desc->tokens.cols);
-        tegroup_impl_ep_copy(reach, &desc->row_scales, row, tegroup_impl_matrix_row(&desc->scales, t),
-                             desc->scales.cols);
+        int stores = owners[j] >= 0;
+        if (stores && tegroup_impl_there(&desc->row_links)) {
+            const int32_t link = tegroup_impl_ep_link(desc, reach, owners, t, j, &stores);
+            tegroup_impl_ep_copy(reach, &desc->row_links, row, &link, 1);
+            stores |= owners[j] == reach->rank;
+        }
+        if (stores) {
+            tegroup_impl_ep_copy(reach, &desc->rows, row, tegroup_impl_matrix_row(&desc->tokens, t), desc->tokens.cols);
+            tegroup_impl_ep_copy(reach, &desc->row_scales, row, tegroup_impl_matrix_row(&desc->scales, t),
+                                 desc->scales.cols);
+        }
         if (tegroup_impl_there(&desc->weights))
             tegroup_impl_ep_copy(
                 reach, &desc->row_weights, row,
@@ -257,6 +283,43 @@ static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_des
         tegroup_impl_store_row_FSUF(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
     }
 }
+
+/* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
+ * rows the sum, rounded to their type. Returns whether there are any. */
+static inline int tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                              int64_t token, int32_t owner, int64_t at, int64_t n, REAL *sum) {
+    REAL rounded[TEGROUP_IMPL_PIECE];
+    int64_t slot;
+    int32_t rows = 0;
+    for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
+        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
+        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
+        if (rows++ == 0)
+            tegroup_impl_load_row_FSUF(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
+        else tegroup_impl_add_row_FSUF(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+    }
+    if (rows > 1) {
+        tegroup_impl_store_row_FSUF(desc->rows.dtype, rounded, 0, 1, n, sum);
+        tegroup_impl_load_row_FSUF(desc->rows.dtype, rounded, 0, 1, n, sum);
+    }
+    return rows > 0;
+}
+
+/* One token: the sums of its owners' rows, added in the order of ranks. */
+static inline void tegroup_impl_ep_combine_owners_FSUF(const tegroup_ep_combine_desc *desc,
+                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+    int64_t at, i;
+    int32_t owner;
+    REAL sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
+        tegroup_impl_begin_row_FSUF(&desc->tokens, token, at, n, desc->accumulate, sum);
+        for (owner = 0; owner < reach->ranks; owner++)
+            if (tegroup_impl_ep_sum_of_FSUF(desc, reach, token, owner, at, n, of_owner))
+                for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        tegroup_impl_store_row_FSUF(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
+    }
+}
 /* @end */
 
 static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
@@ -288,7 +351,10 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     for (t = 0; t < desc->row_of_slot.rows; t++) {
         if (tegroup_impl_there(&desc->values)) tegroup_impl_ep_collect(desc, &reach, t);
         if (!tegroup_impl_there(&desc->tokens)) continue;
-        if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_combine_row_f64(desc, &reach, t);
+        if (desc->by_owner && desc->rows.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_ep_combine_owners_f64(desc, &reach, t);
+        else if (desc->by_owner) tegroup_impl_ep_combine_owners_f32(desc, &reach, t);
+        else if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_combine_row_f64(desc, &reach, t);
         else tegroup_impl_ep_combine_row_f32(desc, &reach, t);
     }
     return TEGROUP_OK;

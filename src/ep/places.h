@@ -9,6 +9,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/checks.h"
+#include "moe/permutation.h"
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -106,17 +107,46 @@ TEGROUP_IMPL_HD void tegroup_impl_ep_report_close(const tegroup_ep_sizes_desc *d
 /* What leads from a row's number to its address: a kernel's parameter. */
 typedef struct tegroup_impl_ep_reach {
     int64_t capacity;
-    int32_t ranks;
+    int32_t ranks, rank;
     int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* from this rank's own window to each rank's */
 } tegroup_impl_ep_reach;
 
-/* A slot's row of a matrix that lies in the windows; NULL where it has none. */
-TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, const tegroup_matrix *m, int64_t row) {
+/* The rank that owns a slot's row; -1 where the slot has none. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_owner(const tegroup_impl_ep_reach *reach, int64_t row) {
     int64_t owner;
-    if (row < 0 || reach->capacity == 0) return NULL;
+    if (row < 0 || reach->capacity == 0) return -1;
     owner = row <= INT32_MAX && reach->capacity <= INT32_MAX ? (int32_t)row / (int32_t)reach->capacity
                                                              : row / reach->capacity;
-    if (owner >= reach->ranks) return NULL;
+    return owner < reach->ranks ? (int32_t)owner : -1;
+}
+
+/* A slot's row of a matrix that lies in the windows; NULL where it has none. */
+TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, const tegroup_matrix *m, int64_t row) {
+    const int32_t owner = tegroup_impl_ep_owner(reach, row);
+    if (owner < 0) return NULL;
     return (char *)((uintptr_t)tegroup_impl_matrix_row(m, row - owner * reach->capacity)
                     + (uintptr_t)reach->ahead_bytes[owner]);
+}
+
+/* ---- rows of one token in one window ---- */
+
+/* What the row of slot j holds as its link, where `owners` has the owners of the token's k slots. Slot j is the token's
+ * first in its owner's window where *first is set. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link(const tegroup_ep_dispatch_desc *desc, const tegroup_impl_ep_reach *reach,
+                                             const int32_t *owners, int64_t token, int32_t j, int *first) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
+    int32_t i, next = j, link;
+    *first = 1;
+    for (i = 0; i < j; i++) *first &= owners[i] != owners[j];
+    for (i = k - 1; i > j; i--) next = owners[i] == owners[j] ? i : next;
+    if (owners[j] == reach->rank) *first = 0, next = j;
+    link = (int32_t)(tegroup_impl_entry(&desc->row_of_slot, token, next) - owners[j] * reach->capacity);
+    return *first ? link : -1 - link;
+}
+
+/* The row behind `row` among a token's rows, of which `row` is the first or not; -1 = there is none. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_t row, int first) {
+    const int32_t link = *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+    const int64_t next = link < 0 ? -1 - (int64_t)link : link;
+    return (link >= 0) == (first != 0) && next != row && next < links->rows ? next : -1;
 }

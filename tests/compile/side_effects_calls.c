@@ -156,6 +156,8 @@ static void *call_all(void *unused) {
     BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));
     BOTH(tegroup_ep_sizes(&w.ep_sizes, NULL, &error), tegroup_ep_sizes(NULL, NULL, &error));
     BOTH(tegroup_ep_dispatch(&w.ep_dispatch, NULL, &error), tegroup_ep_dispatch(NULL, NULL, &error));
+    BOTH(tegroup_ep_expand(&w.ep_expand, NULL, &error), tegroup_ep_expand(NULL, NULL, &error));
+    BOTH(tegroup_ep_reduce(&w.ep_reduce, NULL, &error), tegroup_ep_reduce(NULL, NULL, &error));
     BOTH(tegroup_ep_combine(&w.ep_combine, NULL, &error), tegroup_ep_combine(NULL, NULL, &error));
     BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
     BOTH(tegroup_scale_convert(&w.scale_convert, NULL, &error), tegroup_scale_convert(NULL, NULL, &error));

@@ -197,6 +197,7 @@ static void expert_parallel(void) {
     tegroup_ep_sizes_desc sizes = described<tegroup_ep_sizes_desc>();
     tegroup_ep_dispatch_desc dispatch = described<tegroup_ep_dispatch_desc>();
     tegroup_ep_combine_desc combine = described<tegroup_ep_combine_desc>();
+    tegroup_ep_links_desc links = described<tegroup_ep_links_desc>();
     tegroup_error error;
     void *windows[1] = {memory[3]};
     sizes.ranks = 1;
@@ -218,6 +219,8 @@ static void expert_parallel(void) {
     left_out(tegroup_ep_sizes(&sizes, NULL, &error), error, 12);
     left_out(tegroup_ep_dispatch(&dispatch, NULL, &error), error, 13);
     left_out(tegroup_ep_combine(&combine, NULL, &error), error, 14);
+    left_out(tegroup_ep_expand(&links, NULL, &error), error, 15);
+    left_out(tegroup_ep_reduce(&links, NULL, &error), error, 16);
 #endif
     sizes.space = TEGROUP_SPACE_HOST;
     expect(tegroup_ep_sizes(&sizes, NULL, &error) == TEGROUP_OK, "sizes of expert parallelism on the CPU", 0, 0);

@@ -40,6 +40,7 @@ typedef struct world {
     tegroup_combine_backward_desc    combine_backward;
     tegroup_ep_sizes_desc            ep_sizes;      /* of two ranks, of which this is the second */
     tegroup_ep_dispatch_desc         ep_dispatch;
+    tegroup_ep_links_desc            ep_expand, ep_reduce; /* of the routed rows: each names itself */
     tegroup_ep_combine_desc          ep_combine;
     void                            *ep_windows[2];
     tegroup_validate_desc            validate;
@@ -117,6 +118,9 @@ typedef struct world {
     MEMORY(int64_t, ep_receive_rows, EXPERTS / 2);
     MEMORY(tegroup_ep_report, ep_report, 1);
     MEMORY(float, ep_window, 2 * 192); /* two of 768 bytes */
+    MEMORY(int32_t, ep_links, ROWS);
+    MEMORY(float, ep_rows, ROWS * N);
+    MEMORY(float, ep_row_scales, ROWS);
     MEMORY(unsigned char, quantized, ROWS * 2 * N);
     MEMORY(unsigned char, quantized_columnwise, ROWS * 2 * N);
     MEMORY(float, quantized_scales, 64);
@@ -464,6 +468,16 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->ep_dispatch.rows = tegroup_matrix_of(w->ep_windows[1], ROWS / 2, N, TEGROUP_DTYPE_F32);
     w->ep_dispatch.weights = w->permute.weights;
     w->ep_dispatch.row_weights = tegroup_matrix_of(w->ep_window + 192 + 128, ROWS / 2, 1, TEGROUP_DTYPE_F32);
+    w->ep_dispatch.row_links = tegroup_matrix_of(w->ep_window + 192 + 160, ROWS / 2, 1, TEGROUP_DTYPE_I32);
+    memset(&w->ep_expand, 0, sizeof w->ep_expand);
+    w->ep_expand.struct_size = sizeof w->ep_expand;
+    w->ep_expand.space = TEGROUP_SPACE_HOST;
+    w->ep_expand.shape = routed;
+    w->ep_expand.row_links = tegroup_matrix_of(w->ep_links, routed.rows, 1, TEGROUP_DTYPE_I32);
+    for (int32_t i = 0; i < ROWS; i++) w->ep_links[i] = i;
+    w->ep_expand.rows = tegroup_matrix_of(w->ep_rows, routed.rows, N, TEGROUP_DTYPE_F32);
+    w->ep_reduce = w->ep_expand;
+    w->ep_expand.row_scales = tegroup_matrix_of(w->ep_row_scales, routed.rows, 1, TEGROUP_DTYPE_F32);
     memset(&w->ep_combine, 0, sizeof w->ep_combine);
     w->ep_combine.struct_size = sizeof w->ep_combine;
     w->ep_combine.space = TEGROUP_SPACE_HOST;

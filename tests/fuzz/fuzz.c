@@ -1199,16 +1199,18 @@ static void fuzz_ep_exchange(void) {
     to.rows = tegroup_matrix_of(NULL, capacity, width, to.tokens.dtype);
     to.row_scales = to.scales.dtype ? tegroup_matrix_of(NULL, capacity, blocks, TEGROUP_DTYPE_F32) : to.scales;
     to.row_weights = tegroup_matrix_of(NULL, capacity, 1, to.weights.dtype);
+    if (chance(50)) to.row_links = tegroup_matrix_of(NULL, capacity, 1, TEGROUP_DTYPE_I32);
     rows_bytes = ((size_t)(capacity * width) * 8 + 7) / 8 * 8;
     scales_bytes = ((size_t)(capacity * blocks) * 4 + 7) / 8 * 8;
     to.windows.ranks = ranks;
     to.windows.rank = below(ranks);
     to.windows.addresses = addresses;
-    to.windows.bytes = (rows_bytes + scales_bytes + (size_t)capacity * 8 + TEGROUP_ALIGNMENT) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
+    to.windows.bytes = (rows_bytes + scales_bytes + (size_t)capacity * 12 + TEGROUP_ALIGNMENT) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
     for (int32_t r = 0; r < 4; r++) addresses[r] = aligned_buffer(to.windows.bytes);
     to.rows.data = addresses[to.windows.rank];
     if (to.scales.dtype) to.row_scales.data = (char *)to.rows.data + rows_bytes;
     to.row_weights.data = (char *)to.rows.data + rows_bytes + scales_bytes;
+    if (to.row_links.dtype) to.row_links.data = (char *)to.row_weights.data + capacity * 8;
     SPOIL(tegroup_ep_dispatch_desc, to, FIELD(tegroup_ep_dispatch_desc, threads), FIELD(tegroup_ep_dispatch_desc, windows.ranks), FIELD(tegroup_ep_dispatch_desc, windows.rank),
           FIELD(tegroup_ep_dispatch_desc, rows.rows), FIELD(tegroup_ep_dispatch_desc, rows.ld), FIELD(tegroup_ep_dispatch_desc, row_weights.rows));
     if (to.windows.ranks > 4) to.windows.ranks = 300; /* there are no more addresses */
@@ -1218,8 +1220,32 @@ static void fuzz_ep_exchange(void) {
     from.rows = to.rows;
     if (chance(50)) from.weights = to.weights;
     if (from.values.dtype) from.row_values = to.row_weights;
+    from.by_owner = chance(30) + chance(2);
     CALL(tegroup_ep_dispatch, to);
     CALL(tegroup_ep_combine, from);
+}
+
+/* Links of any kind, between rows of a prepared shape. */
+static void fuzz_ep_links(void) {
+    tegroup_ep_links_desc desc;
+    tegroup_matrix *matrices[] = {&desc.row_links, &desc.rows, &desc.row_scales};
+    tegroup_status status;
+    tegroup_tensor t;
+    const int64_t rows = below(12), width = below(9);
+    OPEN(desc);
+    memset(&t, 0, sizeof t);
+    t.shape.groups = below(6);
+    t.shape.rows = rows;
+    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&t);
+    desc.shape = t.shape;
+    set_matrix(&desc.row_links, rows, 1, TEGROUP_DTYPE_I32);
+    set_matrix(&desc.rows, rows, width, any_float());
+    if (chance(50)) set_matrix(&desc.row_scales, rows, below(3), TEGROUP_DTYPE_F32);
+    SPOIL(tegroup_ep_links_desc, desc, FIELD(tegroup_ep_links_desc, threads), FIELD(tegroup_ep_links_desc, shape.groups), FIELD(tegroup_ep_links_desc, shape.rows));
+    if (finish_matrices(matrices, COUNT(matrices), rows)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_ep_expand, desc);
+    CALL(tegroup_ep_reduce, desc);
 }
 
 static const void *some_snapshot(int64_t rows) {
@@ -1905,7 +1931,7 @@ static void fuzz_chain(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_ep_sizes, fuzz_ep_exchange, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_moe, fuzz_chain, fuzz_chain, fuzz_chain};
+                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_ep_sizes, fuzz_ep_exchange, fuzz_ep_links, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_moe, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

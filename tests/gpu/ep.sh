@@ -49,6 +49,13 @@ refuses() { # fault, words: one line with them on stderr, exit status 1, in time
 runs windows 'stores into windows
 FP8 with 1x128 scales
 100 replays have the bits of the calls'
+for once in tokens sums; do
+    kin='have the bits of one rank'
+    [ $once = tokens ] || kin='are within roundings of those of one rank'
+    runs windows_${once}_once "stores into windows: .*$kin
+FP8 with 1x128 scales
+100 replays have the bits of the calls" --$once-once
+done
 runs messages 'by messages' --messages
 refuses gone 'did not come within 2 s'
 refuses late 'did not come within 2 s'
@@ -57,13 +64,20 @@ refuses small 'is too small'
 refuses misaligned 'windows.addresses must be 256-byte aligned'
 # One rank beside all of them, with as many experts and as many tokens as each of them has.
 timed() { # model, its experts, tokens
-    for of in 1 "$ranks"; do
-        timeout 100 "$program" --ranks "$of" --bench "$3" --model "$1" --experts $(($2 / ranks * of)) >"$log" 2>&1
-        report $? "ep_nccl_times_$1_$3_tokens_of_$of"
-        eval "layer_$of=$(sed -n 's/.*: layer \([0-9]*\) us.*/\1/p' "$log")"
+    layer 1 "$1" "$2" "$3"
+    one=$layer
+    for once in '' --tokens-once --sums-once; do
+        layer "$ranks" "$1" "$2" "$3" $once
+        [ "$layer" -eq 0 ] || echo "    weak scaling, $1, $3 tokens a rank, $ranks ranks $once against one: $((100 * one / layer))%"
     done
-    eval "one=\${layer_1:-0} all=\${layer_$ranks:-0}"
-    [ "${all:-0}" -eq 0 ] || echo "    weak scaling, $1, $3 tokens a rank, $ranks ranks against one: 0.$((100 * one / all))"
+}
+layer() { # ranks, model, the experts of all, tokens, options: its microseconds, 0 where there are none
+    of=$1 model=$2 tokens=$4 experts=$(($3 / ranks * $1))
+    shift 4
+    timeout 100 "$program" --ranks "$of" --bench "$tokens" --model "$model" --experts "$experts" "$@" >"$log" 2>&1
+    report $? "ep_nccl_times_${model}_${tokens}_tokens_of_$of$*"
+    layer=$(sed -n 's/.*: layer \([0-9]*\) us.*/\1/p' "$log")
+    layer=${layer:-0}
 }
 for tokens in 4096 32768; do
     timed dsv3 256 $tokens

@@ -20,6 +20,7 @@ static void enqueue(const world *w, const sized *x, sending *d, cudaStream_t str
         map_run(w, s, &x[s], stream);
         sending_run(d, w, s, stream);
     }
+    for (int32_t s = 0; s < w->ranks && d->what & 8; s++) expand_run(d, w, s, &x[s], stream);
 }
 
 TEST(ep_gpu, one_graph_serves_every_routing) {
@@ -56,7 +57,7 @@ TEST(ep_gpu, one_graph_serves_every_routing) {
             EP_DOWN();
             check_places(&w, x);
             ASSERT_PASSING();
-            sending_reference(&d, &w, want);
+            sending_reference(&d, &w, want, 1);
             for (int32_t s = 0; s < w.ranks; s++) ASSERT_EQ(0, memcmp(want[s], d.x.host[s], d.x.bytes));
         }
         ASSERT_EQ(0, guards_changed());

@@ -93,7 +93,7 @@ static void places(const world *w, int32_t source, int64_t *rows) {
 /* What a rank makes of the counts, and the memory for it. */
 typedef struct sized {
     tegroup_ep_sizes_desc desc; /* of guarded buffers on the host */
-    void *snapshot, *workspace;
+    void *snapshot, *received, *workspace; /* received: of this rank's experts */
 } sized;
 enum { SNAPSHOT_BYTES = 16384 };
 
@@ -112,6 +112,7 @@ static sized sized_make(const world *w, int32_t rank) {
     x.desc.receive_rows = fresh(w->integers, 1, w->experts / w->ranks);
     x.desc.report = (tegroup_ep_report *)guarded(sizeof *x.desc.report);
     x.snapshot = scratch(SNAPSHOT_BYTES);
+    x.received = scratch(SNAPSHOT_BYTES);
     x.workspace = scratch(SNAPSHOT_BYTES);
     return x;
 }
@@ -272,10 +273,10 @@ static void random_bytes(rng *r, void *data, size_t bytes) {
 
 /* One dispatch of all ranks: which of tokens, scales and weights go, and where in the windows. */
 typedef struct sending {
-    int what; /* 1 tokens, 2 scales, 4 weights */
+    int what; /* 1 tokens, 2 scales, 4 weights, 8 links: tokens go to each other rank once */
     tegroup_dtype dtype, real;
     int64_t width, ld, blocks;
-    size_t rows_at, scales_at, weights_at;
+    size_t rows_at, scales_at, weights_at, links_at;
     tegroup_matrix tokens[MOST_RANKS], scales[MOST_RANKS], weights[MOST_RANKS];
     windows x;
 } sending;
@@ -285,6 +286,7 @@ static sending sending_make(const world *w, rng *r) {
     sending d;
     memset(&d, 0, sizeof d);
     d.what = (int)rng_int(r, 1, 7);
+    if (d.what & 1 && rng_chance(r, 60)) d.what |= 8;
     d.dtype = types[rng_int(r, 0, 6)];
     d.real = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64;
     d.width = rng_chance(r, 50) ? 16 * rng_int(r, 1, MOST_WIDTH / 16) : rng_int(r, 1, MOST_WIDTH);
@@ -293,7 +295,8 @@ static sending sending_make(const world *w, rng *r) {
     d.rows_at = rng_chance(r, 50) ? 512 : 8;
     d.scales_at = (d.rows_at + (size_t)(w->capacity * d.ld) * size_of(d.dtype) + 7) / 8 * 8;
     d.weights_at = (d.scales_at + 4 * (size_t)(d.blocks * w->capacity) + 7) / 8 * 8;
-    d.x = windows_make(w, d.weights_at + 8 * (size_t)w->capacity + 40);
+    d.links_at = d.weights_at + 8 * (size_t)w->capacity;
+    d.x = windows_make(w, d.links_at + 4 * (size_t)w->capacity + 40);
     for (int32_t s = 0; s < w->ranks; s++) {
         d.tokens[s] = fresh(d.dtype, w->tokens[s], d.width);
         d.scales[s] = fresh(TEGROUP_DTYPE_F32, w->tokens[s], d.blocks);
@@ -326,10 +329,43 @@ static void sending_run(sending *d, const world *w, int32_t s, struct CUstream_s
         desc.weights = at(d->weights[s]);
         desc.row_weights = at(tegroup_matrix_of(own + d->weights_at, w->capacity, 1, d->real));
     }
+    if (d->what & 8) desc.row_links = at(tegroup_matrix_of(own + d->links_at, w->capacity, 1, TEGROUP_DTYPE_I32));
     went_well(tegroup_ep_dispatch(&desc, stream, &error), &error);
 }
-/* Writes what the windows, poisoned before, must now be. */
-static void sending_reference(const sending *d, const world *w, unsigned char *const *want) {
+/* What expand and reduce of a rank take, but for the rows: the snapshot is made here. */
+static tegroup_ep_links_desc links_of(const world *w, const sized *x, tegroup_matrix links, struct CUstream_st *stream) {
+    tegroup_ep_links_desc d;
+    tegroup_error error;
+    tegroup_sizes sizes = tegroup_sizes_of(EP_AT(x->desc.receive_rows.data), w->integers, EP_SPACE);
+    memset(&d, 0, sizeof d);
+    sizes.alignment = w->alignment;
+    d.struct_size = sizeof d;
+    d.space = EP_SPACE;
+    d.shape = tegroup_shape_of(w->experts / w->ranks, w->capacity, 1, sizes);
+    d.row_links = at(links);
+    d.threads = (int32_t)(w->capacity % 4);
+    went_well(tegroup_shape_prepare(&d.shape, EP_AT(x->received), SNAPSHOT_BYTES, stream, &error), &error);
+    return d;
+}
+static void expand_run(sending *d, const world *w, int32_t s, const sized *x, struct CUstream_st *stream) {
+    char *own = (char *)d->x.host[s];
+    tegroup_error error;
+    tegroup_ep_links_desc desc = links_of(w, x, tegroup_matrix_of(own + d->links_at, w->capacity, 1, TEGROUP_DTYPE_I32), stream);
+    ASSERT_PASSING();
+    desc.rows = at(tegroup_matrix_of(own + d->rows_at, w->capacity, d->width, d->dtype));
+    desc.rows.ld = d->ld;
+    if (d->what & 2) desc.row_scales = at(tegroup_matrix_of(own + d->scales_at, w->capacity, d->blocks, TEGROUP_DTYPE_F32));
+    went_well(tegroup_ep_expand(&desc, stream, &error), &error);
+}
+/* The slot after `from` of a token, of whose k slots these are the rows, in the same window: `step` 1, or -1 for the one
+ * before; -1 = none. */
+static int64_t beside(const world *w, const int64_t *rows, int64_t from, int step) {
+    for (int64_t j = from + step; j >= 0 && j < w->k; j += step)
+        if (rows[j] >= 0 && rows[j] / w->capacity == rows[from] / w->capacity) return j;
+    return -1;
+}
+/* Writes what the windows, poisoned before, must now be: before tokens with links are expanded, or after. */
+static void sending_reference(const sending *d, const world *w, unsigned char *const *want, int expanded) {
     const size_t row = (size_t)d->width * size_of(d->dtype), ld = (size_t)d->ld * size_of(d->dtype), block = 4 * (size_t)d->blocks, real = size_of(d->real);
     for (int32_t s = 0; s < w->ranks; s++) {
         int64_t rows[MOST_TOKENS * MOST_K];
@@ -338,8 +374,13 @@ static void sending_reference(const sending *d, const world *w, unsigned char *c
             if (rows[i] < 0) continue;
             unsigned char *there = want[rows[i] / w->capacity];
             const size_t to = (size_t)(rows[i] % w->capacity), t = (size_t)(i / w->k);
-            if (d->what & 1) memcpy(there + d->rows_at + to * ld, (char *)d->tokens[s].data + t * row, row);
-            if (d->what & 2) memcpy(there + d->scales_at + to * block, (char *)d->scales[s].data + t * block, block);
+            const int64_t *slots = rows + i / w->k * w->k, j = i % w->k, next = beside(w, slots, j, 1);
+            const int own = rows[i] / w->capacity == s, first = beside(w, slots, j, -1) < 0;
+            const int goes = expanded || !(d->what & 8) || own || first;
+            const int32_t row_of_next = (int32_t)(slots[!own && next >= 0 ? next : j] % w->capacity), link = first && !own ? row_of_next : -1 - row_of_next;
+            if (d->what & 8) memcpy(there + d->links_at + 4 * to, &link, 4);
+            if (goes && d->what & 1) memcpy(there + d->rows_at + to * ld, (char *)d->tokens[s].data + t * row, row);
+            if (goes && d->what & 2) memcpy(there + d->scales_at + to * block, (char *)d->scales[s].data + t * block, block);
             if (d->what & 4) memcpy(there + d->weights_at + to * real, (char *)d->weights[s].data + (size_t)i * real, real);
         }
     }
@@ -361,7 +402,12 @@ TEST(ep, dispatch_copies_rows_scales_and_weights_and_nothing_else) {
             sending_run(&d, &w, s, NULL);
         }
         EP_DOWN();
-        sending_reference(&d, &w, want);
+        sending_reference(&d, &w, want, 0);
+        for (int32_t s = 0; s < w.ranks; s++) ASSERT_EQ(0, memcmp(want[s], d.x.host[s], d.x.bytes));
+        EP_UP(w.mark);
+        for (int32_t s = 0; s < w.ranks && d.what & 8; s++) expand_run(&d, &w, s, &x[s], NULL);
+        EP_DOWN();
+        sending_reference(&d, &w, want, 1);
         for (int32_t s = 0; s < w.ranks; s++) {
             ASSERT_EQ(0, memcmp(want[s], d.x.host[s], d.x.bytes));
             free(want[s]);
@@ -436,6 +482,127 @@ TEST(ep, combine_has_the_bits_of_one_rank) {
                 ASSERT_TRUE(want == load(real, values[s].data, i));
             }
         }
+        ASSERT_EQ(0, guards_changed());
+        guards_release(w.mark);
+    }
+}
+
+/* A column of a token's sum by owner, from the windows' rows before they are reduced. */
+static double sum_by_owner(const world *w, const windows *x, tegroup_dtype dtype, int64_t width, const int64_t *slots, int64_t col, double sum) {
+    const int wide = dtype == TEGROUP_DTYPE_F64;
+    for (int32_t owner = 0; owner < w->ranks; owner++) {
+        double of_owner = 0;
+        int64_t rows = 0;
+        for (int64_t j = 0; j < w->k; j++) {
+            if (slots[j] < 0 || slots[j] / w->capacity != owner) continue;
+            const double value = load(dtype, (char *)x->host[owner] + 256, slots[j] % w->capacity * width + col);
+            of_owner = rows++ == 0 ? value : wide ? of_owner + value : (float)of_owner + (float)value;
+        }
+        of_owner = rounded(dtype, of_owner);
+        if (rows > 0) sum = wide ? sum + of_owner : (float)sum + (float)of_owner;
+    }
+    return sum;
+}
+
+TEST(ep, results_cross_once_as_sums_by_owner) {
+    const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
+    rng r = rng_seed(12);
+    for (int64_t round = 0; round < scaled(200); round++) {
+        world w = world_make(&r);
+        const tegroup_dtype dtype = types[rng_int(&r, 0, 3)], out = rng_chance(&r, 70) ? dtype : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16;
+        const int64_t width = rng_chance(&r, 50) ? 16 * rng_int(&r, 1, MOST_WIDTH / 16) : rng_int(&r, 1, MOST_WIDTH);
+        const size_t rows_bytes = (size_t)(w.capacity * width) * size_of(dtype);
+        const size_t marks_at = (rows_bytes + 263) / 8 * 8, links_at = marks_at + 4 * (size_t)w.capacity;
+        windows x = windows_make(&w, links_at + 4 * (size_t)w.capacity);
+        sized sizes[MOST_RANKS];
+        tegroup_matrix tokens[MOST_RANKS], marks[MOST_RANKS];
+        double *want[MOST_RANKS];
+        const int adds = rng_chance(&r, 40) && (out != TEGROUP_DTYPE_F64 || dtype == TEGROUP_DTYPE_F64);
+        for (int32_t s = 0; s < w.ranks; s++) {
+            sizes[s] = sized_make(&w, s);
+            marks[s] = fresh(TEGROUP_DTYPE_I32, w.tokens[s], 1);
+            tokens[s] = fresh(out, w.tokens[s], width);
+            for (int64_t i = 0; i < w.capacity * width; i++) store(dtype, (char *)x.host[s] + 256, i, rng_normal(&r));
+            for (int64_t i = 0; adds && i < w.tokens[s] * width; i++) store(out, tokens[s].data, i, rng_normal(&r));
+        }
+        for (int32_t s = 0; s < w.ranks; s++) {
+            int64_t rows[MOST_TOKENS * MOST_K];
+            places(&w, s, rows);
+            want[s] = (double *)malloc(sizeof **want * (size_t)(w.tokens[s] * width + 1));
+            for (int64_t i = 0; i < w.tokens[s] * width; i++)
+                want[s][i] = rounded(out, sum_by_owner(&w, &x, dtype, width, rows + i / width * w.k, i % width, adds ? load(out, tokens[s].data, i) : 0));
+        }
+        EP_UP(w.mark);
+        for (int32_t s = 0; s < w.ranks; s++) {
+            tegroup_ep_dispatch_desc d;
+            tegroup_error error;
+            sized_run(&sizes[s], NULL);
+            map_run(&w, s, &sizes[s], NULL);
+            memset(&d, 0, sizeof d);
+            d.struct_size = sizeof d;
+            d.space = EP_SPACE;
+            d.windows = windows_of(&x, &w, s);
+            d.row_of_slot = at(w.maps[s]);
+            d.tokens = at(marks[s]);
+            d.rows = at(tegroup_matrix_of((char *)x.host[s] + marks_at, w.capacity, 1, TEGROUP_DTYPE_I32));
+            d.row_links = at(tegroup_matrix_of((char *)x.host[s] + links_at, w.capacity, 1, TEGROUP_DTYPE_I32));
+            went_well(tegroup_ep_dispatch(&d, NULL, &error), &error);
+            ASSERT_PASSING();
+        }
+        for (int32_t s = 0; s < w.ranks; s++) {
+            tegroup_error error;
+            tegroup_ep_links_desc d = links_of(&w, &sizes[s], tegroup_matrix_of((char *)x.host[s] + links_at, w.capacity, 1, TEGROUP_DTYPE_I32), NULL);
+            ASSERT_PASSING();
+            d.rows = at(tegroup_matrix_of((char *)x.host[s] + 256, w.capacity, width, dtype));
+            went_well(tegroup_ep_reduce(&d, NULL, &error), &error);
+            ASSERT_PASSING();
+        }
+        for (int32_t s = 0; s < w.ranks; s++) {
+            tegroup_ep_combine_desc d;
+            tegroup_error error;
+            memset(&d, 0, sizeof d);
+            d.struct_size = sizeof d;
+            d.space = EP_SPACE;
+            d.windows = windows_of(&x, &w, s);
+            d.row_of_slot = at(w.maps[s]);
+            d.rows = at(tegroup_matrix_of((char *)x.host[s] + 256, w.capacity, width, dtype));
+            d.tokens = at(tokens[s]);
+            d.accumulate = adds;
+            d.by_owner = 1;
+            went_well(tegroup_ep_combine(&d, NULL, &error), &error);
+            ASSERT_PASSING();
+        }
+        EP_DOWN();
+        for (int32_t s = 0; s < w.ranks; s++) {
+            for (int64_t i = 0; i < w.tokens[s] * width; i++) ASSERT_TRUE(want[s][i] == load(out, tokens[s].data, i));
+            free(want[s]);
+        }
+        ASSERT_EQ(0, guards_changed());
+        guards_release(w.mark);
+    }
+}
+
+/* Whatever peers have stored as links, only rows of the window change. */
+TEST(ep, links_that_lie_stay_inside_the_rows) {
+    rng r = rng_seed(13);
+    for (int64_t round = 0; round < scaled(100); round++) {
+        world w = world_make(&r);
+        const int64_t width = rng_int(&r, 1, 40);
+        sized x = sized_make(&w, 0);
+        tegroup_matrix links = fresh(TEGROUP_DTYPE_I32, w.capacity, 1), rows = fresh(TEGROUP_DTYPE_F32, w.capacity, width);
+        const int32_t most = (int32_t)w.capacity, lies[] = {INT32_MIN, INT32_MAX, -1, 0, most - 1, most, -most, -1 - most, most / 2, -most / 2};
+        for (int64_t i = 0; i < w.capacity; i++) ((int32_t *)links.data)[i] = rng_chance(&r, 50) ? (int32_t)rng_int(&r, -most, most) : lies[rng_int(&r, 0, 9)];
+        for (int64_t i = 0; i < w.capacity * width; i++) store(TEGROUP_DTYPE_F32, rows.data, i, rng_normal(&r));
+        EP_UP(w.mark);
+        sized_run(&x, NULL);
+        tegroup_ep_links_desc d = links_of(&w, &x, links, NULL);
+        tegroup_error error;
+        ASSERT_PASSING();
+        d.rows = at(rows);
+        went_well(tegroup_ep_expand(&d, NULL, &error), &error);
+        went_well(tegroup_ep_reduce(&d, NULL, &error), &error);
+        EP_DOWN();
+        ASSERT_PASSING();
         ASSERT_EQ(0, guards_changed());
         guards_release(w.mark);
     }

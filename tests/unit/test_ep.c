@@ -135,12 +135,22 @@ static struct good {
     tegroup_ep_report report;
     void *addresses[2];
     tegroup_ep_sizes_desc sizes;
+    int32_t links[6];
     tegroup_ep_dispatch_desc dispatch;
+    tegroup_ep_links_desc expand, reduce;
     tegroup_ep_combine_desc combine;
 } g, before;
 enum { WINDOW = 1024 };
 static union { char bytes[2][WINDOW]; uint64_t aligned; } memory_of_windows[2], windows_before;
 
+static tegroup_shape good_shape; /* 2 experts of 2 and 3 rows, in a window of 6 */
+static union { char bytes[8192]; uint64_t aligned; } memory_of_snapshot;
+static void good_prepare(void) {
+    static const int64_t rows[2] = {2, 3};
+    tegroup_error error;
+    good_shape = tegroup_shape_of(2, 6, 8, tegroup_sizes_of(rows, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    ASSERT_EQ(TEGROUP_OK, tegroup_shape_prepare(&good_shape, (void *)(((uintptr_t)&memory_of_snapshot + 255) / 256 * 256), 4096, NULL, &error));
+}
 static void good_make(void) {
     char *first = (char *)(((uintptr_t)&memory_of_windows + 255) / 256 * 256);
     memset(&g, 0, sizeof g);
@@ -168,6 +178,14 @@ static void good_make(void) {
     g.dispatch.rows = tegroup_matrix_of(first + WINDOW, 6, 8, TEGROUP_DTYPE_F32);
     g.dispatch.row_scales = tegroup_matrix_of(first + WINDOW + 256, 6, 2, TEGROUP_DTYPE_F32);
     g.dispatch.row_weights = tegroup_matrix_of(first + WINDOW + 512, 6, 1, TEGROUP_DTYPE_F32);
+    g.dispatch.row_links = tegroup_matrix_of(first + WINDOW + 768, 6, 1, TEGROUP_DTYPE_I32);
+    g.expand.struct_size = sizeof g.expand;
+    g.expand.space = TEGROUP_SPACE_HOST;
+    g.expand.shape = good_shape;
+    g.expand.row_links = tegroup_matrix_of(g.links, 6, 1, TEGROUP_DTYPE_I32);
+    g.expand.rows = g.dispatch.rows;
+    g.reduce = g.expand;
+    g.expand.row_scales = g.dispatch.row_scales;
     g.combine.struct_size = sizeof g.combine;
     g.combine.windows = g.dispatch.windows;
     g.combine.row_of_slot = g.dispatch.row_of_slot;
@@ -297,6 +315,7 @@ TEST(ep, windows_are_checked) {
 #define SPOIL(x) x.row_of_slot.dtype = TEGROUP_DTYPE_F32
     BOTH(SPOIL, DTYPE, "row_of_slot.dtype", INTEGERS, TEGROUP_DTYPE_F32);
 #undef SPOIL
+#undef BOTH
 }
 
 TEST(ep, dispatch_and_combine_refuse) {
@@ -316,6 +335,14 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(dispatch, g.dispatch.row_scales.data = (char *)g.dispatch.rows.data + 188, OVERLAP, "rows.data", 0, 1);
     REFUSED(dispatch, g.dispatch.tokens.data = g.dispatch.row_scales.data, OVERLAP, "row_scales.data", 0, 1);
     REFUSED(dispatch, g.dispatch.scales.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
+    REFUSED(dispatch, g.dispatch.tokens = g.dispatch.rows = none, COMBINATION, "row_links.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_I32);
+    REFUSED(dispatch, g.dispatch.row_links.dtype = TEGROUP_DTYPE_I64, DTYPE, "row_links.dtype", 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64);
+    REFUSED(dispatch, g.dispatch.row_links.rows = 5, SHAPE, "row_links.rows", 6, 5);
+    REFUSED(dispatch, g.dispatch.row_links.data = g.links, CAPACITY, "row_links.data", error.expected, error.got);
+    REFUSED(dispatch, g.dispatch.row_links.data = g.dispatch.rows.data, OVERLAP, "rows.data", 0, 1);
+    REFUSED(combine, g.combine.by_owner = 2, VALUE, "by_owner", 1, 2);
+    REFUSED(combine, g.combine.by_owner = 1, COMBINATION, "weights.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32);
+    REFUSED(combine, g.combine.tokens = g.combine.rows = g.combine.weights = none; g.combine.by_owner = 1, COMBINATION, "by_owner", 0, 1);
     REFUSED(combine, g.combine.accumulate = 2, VALUE, "accumulate", 1, 2);
     REFUSED(combine, g.combine.tokens = g.combine.rows = g.combine.weights = none; g.combine.accumulate = 1, COMBINATION, "accumulate", 0, 1);
     REFUSED(combine, g.combine.tokens.rows = 2, SHAPE, "tokens.rows", 3, 2);
@@ -331,6 +358,54 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(combine, g.combine.tokens.data = (char *)g.combine.rows.data, OVERLAP, "tokens.data", 0, 1);
     REFUSED(combine, g.combine.values.data = g.combine.weights.data, OVERLAP, "values.data", 0, 1);
     REFUSED(combine, g.combine.values.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
+}
+
+TEST(ep, expand_and_reduce_refuse) {
+    tegroup_matrix none;
+    memset(&none, 0, sizeof none);
+    good_prepare();
+    ASSERT_PASSING();
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_ep_expand(NULL, NULL, NULL));
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_ep_reduce(NULL, NULL, NULL));
+#define BOTH(spoil, wanted, name, expect, come)                            \
+    REFUSED(expand, spoil(g.expand), wanted, name, expect, come);          \
+    REFUSED(reduce, spoil(g.reduce), wanted, name, expect, come)
+#define SPOIL(x) x.struct_size = 8
+    BOTH(SPOIL, STRUCT_SIZE, "struct_size", error.expected, 8);
+#undef SPOIL
+#define SPOIL(x) x.space = TEGROUP_SPACE_DEVICE
+    BOTH(SPOIL, NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+#undef SPOIL
+#define SPOIL(x) x.threads = -1
+    BOTH(SPOIL, VALUE, "threads", 0, -1);
+#undef SPOIL
+#define SPOIL(x) x.shape.snapshot = NULL
+    BOTH(SPOIL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
+#undef SPOIL
+#define SPOIL(x) x.shape.groups = 3
+    BOTH(SPOIL, CAPACITY, "shape.snapshot", 3, 2);
+#undef SPOIL
+#define SPOIL(x) x.row_links.rows = 5
+    BOTH(SPOIL, SHAPE, "row_links.rows", 6, 5);
+#undef SPOIL
+#define SPOIL(x) x.row_links.dtype = TEGROUP_DTYPE_I64
+    BOTH(SPOIL, DTYPE, "row_links.dtype", 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64);
+#undef SPOIL
+#define SPOIL(x) x.rows.rows = 5
+    BOTH(SPOIL, SHAPE, "rows.rows", 6, 5);
+#undef SPOIL
+#define SPOIL(x) x.rows = none
+    BOTH(SPOIL, UNSET, "rows.dtype", error.expected, 0);
+#undef SPOIL
+#define SPOIL(x) x.row_links.data = x.rows.data
+    BOTH(SPOIL, OVERLAP, "rows.data", 0, 1);
+#undef SPOIL
+    REFUSED(expand, g.expand.rows.dtype = TEGROUP_DTYPE_F4E2M1, DTYPE, "rows.dtype", error.expected, TEGROUP_DTYPE_F4E2M1);
+    REFUSED(expand, g.expand.row_scales.rows = 5, SHAPE, "row_scales.rows", 6, 5);
+    REFUSED(expand, g.expand.row_scales.data = g.expand.rows.data, OVERLAP, "rows.data", 0, 1);
+    REFUSED(reduce, g.reduce.rows.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, "rows.dtype", error.expected, TEGROUP_DTYPE_F8E4M3);
+    REFUSED(reduce, g.reduce.row_scales = g.expand.row_scales, COMBINATION, "row_scales.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32);
+#undef BOTH
 }
 
 TEST_MAIN()

@@ -30,6 +30,11 @@ same() { # name, ranks, arguments
     run "$@" && grep -q 'have the bits of one rank$' "$scratch/log"
     report $? "$name"
 }
+close() { # name, ranks, arguments
+    name=$1; shift
+    run "$@" --sums-once && grep -q 'are within roundings of those of one rank$' "$scratch/log"
+    report $? "$name"
+}
 fp8() { # ranks, arguments: every rank says how many rows it got in FP8, and some got some
     run "$@" && [ "$(grep -c "^rank [0-9]: FP8 with 1x128 scales: [0-9]* rows quantised before the dispatch are those quantised after it$" "$scratch/log")" -eq "$1" ] &&
         grep -q 'scales: [1-9]' "$scratch/log"
@@ -49,7 +54,8 @@ one_line_a_rank() { # and none of a rank that says something else
 if [ "$SUITE" != more ]; then
     same two_ranks 2
     same two_ranks_by_messages 2 --messages
-    fp8 2
+    same two_ranks_tokens_once 2 --tokens-once --k 5
+    fp8 2 --tokens-once
 fi
 if [ "$SUITE" != quick ]; then
     same one_rank 1
@@ -57,6 +63,9 @@ if [ "$SUITE" != quick ]; then
     same tokens_of_eight_choices_on_two_ranks 2 --tokens 131 --k 8 --bf16
     same every_expert_on_three_ranks 3 --tokens 7 --k 12 --messages
     same two_ranks_bf16 2 --bf16
+    same three_ranks_tokens_once_bf16 3 --bf16 --k 7 --tokens-once
+    close two_ranks_sums_once 2 --k 6
+    close three_ranks_sums_once_bf16 3 --k 7 --bf16
     same three_ranks 3
     same four_ranks 4
     fp8 4 --bf16
@@ -95,6 +104,7 @@ if [ "$SUITE" != quick ]; then
         [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q '^ep_mpi: rank [01]: the ranks do not run the same layer$' "$scratch/log"
         report $? "refuses_layers_that_differ$way"
     done
+    refuses tokens_once_by_messages 'need windows, not --messages' --tokens-once --messages
     refuses no_tokens 'tokens must be 1 to 10000' --tokens 0
     refuses an_unknown_option 'unknown option --what' --what
     refuses an_unknown_fault 'unknown fault what' --fault what

@@ -68,6 +68,8 @@ static void spoil_nothing(void) {
 #define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
 #define call_ep_sizes(e)            tegroup_ep_sizes(&w.ep_sizes, NULL, e)
 #define call_ep_dispatch(e)         tegroup_ep_dispatch(&w.ep_dispatch, NULL, e)
+#define call_ep_expand(e)           tegroup_ep_expand(&w.ep_expand, NULL, e)
+#define call_ep_reduce(e)           tegroup_ep_reduce(&w.ep_reduce, NULL, e)
 #define call_ep_combine(e)          tegroup_ep_combine(&w.ep_combine, NULL, e)
 #define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
 #define call_scale_convert(e)       tegroup_scale_convert(&w.scale_convert, NULL, e)
@@ -276,6 +278,8 @@ TEST(status, good_calls) {
     GOOD(combine_backward);
     GOOD(ep_sizes);
     GOOD(ep_dispatch);
+    GOOD(ep_expand);
+    GOOD(ep_reduce);
     GOOD(ep_combine);
     GOOD(validate);
     GOOD(scale_convert);
@@ -309,6 +313,8 @@ TEST(status, null_arguments) {
     NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(ep_sizes, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(ep_dispatch, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(ep_expand, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(ep_reduce, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(ep_combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(scale_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -386,6 +392,8 @@ TEST(status, older_structs) {
     OLDER(combine_backward, combine_backward);
     OLDER(ep_sizes, ep_sizes);
     OLDER(ep_dispatch, ep_dispatch);
+    OLDER(ep_expand, ep_expand);
+    OLDER(ep_reduce, ep_reduce);
     OLDER(ep_combine, ep_combine);
     OLDER(validate, validate);
     OLDER(scale_convert, scale_convert);
@@ -429,6 +437,8 @@ TEST(status, struct_size) {
     STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
     STRUCT_SIZE(ep_sizes, tegroup_ep_sizes_desc, ep_sizes);
     STRUCT_SIZE(ep_dispatch, tegroup_ep_dispatch_desc, ep_dispatch);
+    STRUCT_SIZE(ep_expand, tegroup_ep_links_desc, ep_expand);
+    STRUCT_SIZE(ep_reduce, tegroup_ep_links_desc, ep_reduce);
     STRUCT_SIZE(ep_combine, tegroup_ep_combine_desc, ep_combine);
     STRUCT_SIZE(validate, tegroup_validate_desc, validate);
     STRUCT_SIZE(scale_convert, tegroup_scale_convert_desc, scale_convert);
@@ -460,6 +470,8 @@ TEST(status, zero_is_unset) {
     UNSET(combine_backward, combine_backward, "space");
     UNSET(ep_sizes, ep_sizes, "space");
     UNSET(ep_dispatch, ep_dispatch, "space");
+    UNSET(ep_expand, ep_expand, "space");
+    UNSET(ep_reduce, ep_reduce, "space");
     UNSET(ep_combine, ep_combine, "space");
     UNSET(validate, validate, "space");
     UNSET(scale_convert, scale_convert, "space");
@@ -482,6 +494,8 @@ TEST(status, zero_is_unset) {
     SPACE(combine_backward, combine_backward);
     SPACE(ep_sizes, ep_sizes);
     SPACE(ep_dispatch, ep_dispatch);
+    SPACE(ep_expand, ep_expand);
+    SPACE(ep_reduce, ep_reduce);
     SPACE(ep_combine, ep_combine);
     SPACE(validate, validate);
     SPACE(scale_convert, scale_convert);
@@ -3110,6 +3124,8 @@ TEST(status, every_enum) {
     ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
     ENUM_SPACE(ep_sizes, w.ep_sizes.space, "space");
     ENUM_SPACE(ep_dispatch, w.ep_dispatch.space, "space");
+    ENUM_SPACE(ep_expand, w.ep_expand.space, "space");
+    ENUM_SPACE(ep_reduce, w.ep_reduce.space, "space");
     ENUM_SPACE(ep_combine, w.ep_combine.space, "space");
     ENUM_SPACE(validate, w.validate.space, "space");
     ENUM_SPACE(scale_convert, w.scale_convert.space, "space");
