@@ -15,16 +15,16 @@
 #include "cuda/sm90_decoded.h"
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
- * rates are fitted to the products of bench_step.cu on an H100 (docs/lab/fp8.md, "A training step"). */
+ * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
 typedef struct tegroup_impl_sm90_rates {
     double tflops; /* of a long sum */
     double end;    /* the end of a tile: terms of its sum that would take as long */
     double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
-#define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
+#define TEGROUP_IMPL_SM90_STEP_TB     3.2 /* TB/s at which a product's bytes go: 2.7 on an H100, 3.6 on an H200 */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
-#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.3 /* likewise, a rowwise copy alone: 2.2 to 2.5 in docs/lab/quantise.md */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.1 /* likewise, a rowwise copy alone, that of an activation included */
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
 static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
