@@ -903,6 +903,8 @@ typedef struct tegroup_target {
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
     int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
+    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6144 of an H200;
+                                  0 = 5120                                                                     */
 } tegroup_target;
 
 /* What explain says of one backend. */
@@ -9027,22 +9029,32 @@ typedef struct tegroup_impl_sm90_rates {
     double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
-#define TEGROUP_IMPL_SM90_STEP_TB     3.2 /* TB/s at which a product's bytes go: 2.7 on an H100, 3.6 on an H200 */
+#define TEGROUP_IMPL_SM90_STEP_TB 3.6     /* TB/s at which a product's bytes go, on an H200 */
+#define TEGROUP_IMPL_SM90_SLOW_TB 0.9     /* and how much slower they go on an H100 */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
-#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.1 /* likewise, a rowwise copy alone, that of an activation included */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
+
+/* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
+ * proportion to the width of their buses, 5 and 6 stacks of 1,024 bits. */
+static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
+    const double stacks = target->memory_bits > 0 ? target->memory_bits / 1024.0 : 5;
+    return fmin(1, fmax(0, 6 - stacks));
+}
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
-static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
+static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness, int bits) {
     static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
     const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
     const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
                  result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
-                 terms = wgrad ? rows / (double)tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 terms = wgrad     ? rows / (double)tegroup_impl_max(1, p->groups)
+                         : forward ? k
+                                   : n,
                  bytes = wgrad ? rows * (n + k) * each + matrices * result
                                : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
                  math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
-                 memory = 1e-6 * bytes / TEGROUP_IMPL_SM90_STEP_TB;
+                 memory = 1e-6 * bytes / (TEGROUP_IMPL_SM90_STEP_TB - slowness * TEGROUP_IMPL_SM90_SLOW_TB);
     return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
 }
 
@@ -9060,17 +9072,17 @@ static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc
 }
 
 /* Compares a quantised product with the same in BF16. */
-static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p, double slowness,
                                              tegroup_impl_forecast *forecast) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     if (!tegroup_impl_quantised(p)) return;
-    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
+    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, slowness, 16);
     forecast->quantised_us =
         tegroup_impl_sm90_quantise_us(desc, rows)
         + (tegroup_impl_sm90_holds_weights(desc, p)
                ? tegroup_impl_sm90_held_us(desc, p) + tegroup_impl_sm90_decode_us(desc, p)
            : tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
-                                          : tegroup_impl_sm90_product_us(p, rows, 8));
+                                          : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
 /* ==== [73] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
@@ -9081,13 +9093,14 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
     (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns of a wide tile that take as long as a narrow tile */
 #define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves from which on the last one counts as half full */
 #define TEGROUP_IMPL_SM90_SPILL 0.02     /* part of a wave that does not count as another wave */
-/* Fitting tiles take longer by this share for each unit of k and each wave, at most by MOST: blocks fall out of step,
- * and then do not find in L2 what others read. (Of five and three that were tried for tiles.csv, the best:
- * docs/lab/tile-choice.md.) */
+/* Where memory is slow (tegroup_impl_sm90_slowness) fitting tiles take longer by this share for each unit of k and each
+ * wave, at most by MOST: blocks fall out of step, and then do not find in L2 what others read. (Of five and three that
+ * were tried for tiles.csv, the best: docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_DRIFT 4e-7
 #define TEGROUP_IMPL_SM90_DRIFT_MOST 0.1
-/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted.
- * (Of seven from 0.9 to 1, the best for 614 uneven products on an H100: docs/lab/tile-choice.md.) */
+/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted,
+ * where memory is slow. (Of seven from 0.9 to 1, the best for 614 uneven products on an H100:
+ * docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_IN_STEP 0.95
 #define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
 #define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
@@ -9201,11 +9214,12 @@ static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_
     return bytes % 32 == 0 ? 0.030 : 0.046;
 }
 
-/* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
- * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
+/* Predicts the time of a product with one kernel, beside memory of this slowness. Math, scheduling and memory overlap;
+ * they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
-                                                               const tegroup_impl_sm90_row *row, int64_t blocks) {
+                                                               const tegroup_impl_sm90_row *row, int64_t blocks,
+                                                               double slowness) {
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
                  terms = !wgrad          ? k
@@ -9224,8 +9238,8 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                            && (groups->parts > 1 || ceil(groups->mean / row->tile_m) * row->tile_m != groups->mean);
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
               * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3
-              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
-              * (keeps_step ? TEGROUP_IMPL_SM90_IN_STEP : 1);
+              * (row->fits ? 1 + slowness * fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
+              * (keeps_step ? 1 - slowness * (1 - TEGROUP_IMPL_SM90_IN_STEP) : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
@@ -9274,7 +9288,7 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
 /* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
 static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
                                                                      const tegroup_problem *p, int64_t blocks,
-                                                                     int with_mma) {
+                                                                     double slowness, int with_mma) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->options.expected_rows_max;
@@ -9300,7 +9314,7 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     for (kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
         tegroup_impl_sm90_time us;
         if (!tegroup_impl_sm90_runs(p, kernel, with_mma)) continue;
-        us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks);
+        us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks, slowness);
         if (taken.kernel >= 0 && us.total >= taken.us.total) continue;
         taken.kernel = kernel;
         taken.us = us;
@@ -9388,7 +9402,8 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
-    tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
+    const double slowness = tegroup_impl_sm90_slowness(target);
+    tegroup_impl_sm90_compare(desc, &plan->problem, slowness, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;
@@ -9398,7 +9413,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
         return;
     }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
-        desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
+        desc, &plan->problem, blocks, slowness, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
@@ -10031,6 +10046,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
                       target->cublaslt_version);
     TEGROUP_IMPL_RULE(target->multiprocessors >= 0, ERROR_VALUE, "target.multiprocessors", "must not be negative", 0,
                       target->multiprocessors);
+    TEGROUP_IMPL_RULE(target->memory_bits >= 0, ERROR_VALUE, "target.memory_bits", "must not be negative", 0,
+                      target->memory_bits);
     TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }

@@ -155,16 +155,18 @@ static inline tegroup_status tegroup_impl_cuda_check_capture(int32_t sizes_final
 
 /* Describes the current device as a target; target->sm stays as it is without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
-    int device = 0, major = 0, minor = 0, multiprocessors = 0;
+    int device = 0, major = 0, minor = 0, multiprocessors = 0, memory_bits = 0;
     if (cudaGetDevice(&device) != cudaSuccess
         || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess
-        || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+        || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess
+        || cudaDeviceGetAttribute(&memory_bits, cudaDevAttrGlobalMemoryBusWidth, device) != cudaSuccess) {
         (void)cudaGetLastError(); /* having no device is an answer, so no error is left behind */
         return -1;
     }
     target->sm = 10 * major + minor;
     target->multiprocessors = multiprocessors;
+    target->memory_bits = memory_bits; /* its clock would tell more, but takes the driver a millisecond to read */
     return device;
 }
 

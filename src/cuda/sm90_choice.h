@@ -24,13 +24,14 @@
     (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns of a wide tile that take as long as a narrow tile */
 #define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves from which on the last one counts as half full */
 #define TEGROUP_IMPL_SM90_SPILL 0.02     /* part of a wave that does not count as another wave */
-/* Fitting tiles take longer by this share for each unit of k and each wave, at most by MOST: blocks fall out of step,
- * and then do not find in L2 what others read. (Of five and three that were tried for tiles.csv, the best:
- * docs/lab/tile-choice.md.) */
+/* Where memory is slow (tegroup_impl_sm90_slowness) fitting tiles take longer by this share for each unit of k and each
+ * wave, at most by MOST: blocks fall out of step, and then do not find in L2 what others read. (Of five and three that
+ * were tried for tiles.csv, the best: docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_DRIFT 4e-7
 #define TEGROUP_IMPL_SM90_DRIFT_MOST 0.1
-/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted.
- * (Of seven from 0.9 to 1, the best for 614 uneven products on an H100: docs/lab/tile-choice.md.) */
+/* Blocks that keep step take this share of the time that they took before they did, when the table's costs were fitted,
+ * where memory is slow. (Of seven from 0.9 to 1, the best for 614 uneven products on an H100:
+ * docs/lab/tile-choice.md.) */
 #define TEGROUP_IMPL_SM90_IN_STEP 0.95
 #define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
 #define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
@@ -144,11 +145,12 @@ static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_
     return bytes % 32 == 0 ? 0.030 : 0.046;
 }
 
-/* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
- * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
+/* Predicts the time of a product with one kernel, beside memory of this slowness. Math, scheduling and memory overlap;
+ * they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
-                                                               const tegroup_impl_sm90_row *row, int64_t blocks) {
+                                                               const tegroup_impl_sm90_row *row, int64_t blocks,
+                                                               double slowness) {
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
                  terms = !wgrad          ? k
@@ -167,8 +169,8 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                            && (groups->parts > 1 || ceil(groups->mean / row->tile_m) * row->tile_m != groups->mean);
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
               * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3
-              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
-              * (keeps_step ? TEGROUP_IMPL_SM90_IN_STEP : 1);
+              * (row->fits ? 1 + slowness * fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1)
+              * (keeps_step ? 1 - slowness * (1 - TEGROUP_IMPL_SM90_IN_STEP) : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
@@ -217,7 +219,7 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
 /* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
 static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
                                                                      const tegroup_problem *p, int64_t blocks,
-                                                                     int with_mma) {
+                                                                     double slowness, int with_mma) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->options.expected_rows_max;
@@ -243,7 +245,7 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     for (kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
         tegroup_impl_sm90_time us;
         if (!tegroup_impl_sm90_runs(p, kernel, with_mma)) continue;
-        us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks);
+        us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks, slowness);
         if (taken.kernel >= 0 && us.total >= taken.us.total) continue;
         taken.kernel = kernel;
         taken.us = us;
@@ -331,7 +333,8 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
-    tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
+    const double slowness = tegroup_impl_sm90_slowness(target);
+    tegroup_impl_sm90_compare(desc, &plan->problem, slowness, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;
@@ -341,7 +344,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
         return;
     }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
-        desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
+        desc, &plan->problem, blocks, slowness, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;

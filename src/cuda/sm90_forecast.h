@@ -22,22 +22,32 @@ typedef struct tegroup_impl_sm90_rates {
     double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
-#define TEGROUP_IMPL_SM90_STEP_TB     3.2 /* TB/s at which a product's bytes go: 2.7 on an H100, 3.6 on an H200 */
+#define TEGROUP_IMPL_SM90_STEP_TB 3.6     /* TB/s at which a product's bytes go, on an H200 */
+#define TEGROUP_IMPL_SM90_SLOW_TB 0.9     /* and how much slower they go on an H100 */
 #define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
-#define TEGROUP_IMPL_SM90_ROWWISE_TB  2.1 /* likewise, a rowwise copy alone, that of an activation included */
+#define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
+
+/* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
+ * proportion to the width of their buses, 5 and 6 stacks of 1,024 bits. */
+static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
+    const double stacks = target->memory_bits > 0 ? target->memory_bits / 1024.0 : 5;
+    return fmin(1, fmax(0, 6 - stacks));
+}
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
-static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
+static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness, int bits) {
     static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
     const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
     const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
                  result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
-                 terms = wgrad ? rows / (double)tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 terms = wgrad     ? rows / (double)tegroup_impl_max(1, p->groups)
+                         : forward ? k
+                                   : n,
                  bytes = wgrad ? rows * (n + k) * each + matrices * result
                                : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
                  math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
-                 memory = 1e-6 * bytes / TEGROUP_IMPL_SM90_STEP_TB;
+                 memory = 1e-6 * bytes / (TEGROUP_IMPL_SM90_STEP_TB - slowness * TEGROUP_IMPL_SM90_SLOW_TB);
     return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
 }
 
@@ -55,15 +65,15 @@ static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc
 }
 
 /* Compares a quantised product with the same in BF16. */
-static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p, double slowness,
                                              tegroup_impl_forecast *forecast) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     if (!tegroup_impl_quantised(p)) return;
-    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
+    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, slowness, 16);
     forecast->quantised_us =
         tegroup_impl_sm90_quantise_us(desc, rows)
         + (tegroup_impl_sm90_holds_weights(desc, p)
                ? tegroup_impl_sm90_held_us(desc, p) + tegroup_impl_sm90_decode_us(desc, p)
            : tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
-                                          : tegroup_impl_sm90_product_us(p, rows, 8));
+                                          : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }

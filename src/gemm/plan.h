@@ -66,6 +66,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
                       target->cublaslt_version);
     TEGROUP_IMPL_RULE(target->multiprocessors >= 0, ERROR_VALUE, "target.multiprocessors", "must not be negative", 0,
                       target->multiprocessors);
+    TEGROUP_IMPL_RULE(target->memory_bits >= 0, ERROR_VALUE, "target.memory_bits", "must not be negative", 0,
+                      target->memory_bits);
     TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }

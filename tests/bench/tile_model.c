@@ -6,8 +6,9 @@ typedef struct product {
     int64_t op, groups, rows, n, k, most; /* rows of all groups together, of the largest; 0: spread evenly */
 } product;
 
-/* us[i]: what product i is predicted to take with this kernel on so many blocks, if it had these costs: ns, epilogue, tb, us. */
-void tile_model(int32_t kernel, const double costs[4], int64_t blocks, int64_t count, const product *products, double *us) {
+/* us[i]: what product i is predicted to take with this kernel on so many blocks, beside memory of this slowness, if it had these
+ * costs: ns, epilogue, tb, us. */
+void tile_model(int32_t kernel, const double costs[4], int64_t blocks, double slowness, int64_t count, const product *products, double *us) {
     tegroup_impl_sm90_row row = *tegroup_impl_sm90_row_of(kernel);
     row.ns = costs[0];
     row.epilogue = costs[1];
@@ -22,6 +23,6 @@ void tile_model(int32_t kernel, const double costs[4], int64_t blocks, int64_t c
         problem.op = (tegroup_op)p->op;
         problem.n = p->n;
         problem.k = p->k;
-        us[i] = tegroup_impl_sm90_predict(&problem, &expected, &row, blocks).total;
+        us[i] = tegroup_impl_sm90_predict(&problem, &expected, &row, blocks, slowness).total;
     }
 }

@@ -704,6 +704,7 @@ void tell_attribute(int *value, cudaDeviceAttr attribute, int number) {
         {cudaDevAttrMaxSharedMemoryPerMultiprocessor, SHARED_MULTIPROCESSOR},
         {cudaDevAttrReservedSharedMemoryPerBlock, SHARED_SYSTEM}, {cudaDevAttrMaxRegistersPerBlock, REGISTERS},
         {cudaDevAttrMaxRegistersPerMultiprocessor, REGISTERS}, {cudaDevAttrMultiProcessorCount, multiprocessors},
+        {cudaDevAttrGlobalMemoryBusWidth, 5120},
         {cudaDevAttrMaxThreadsPerMultiProcessor, MULTIPROCESSOR_THREADS},
         {cudaDevAttrMaxBlocksPerMultiprocessor, MULTIPROCESSOR_BLOCKS}, {cudaDevAttrL2CacheSize, L2_BYTES},
         {cudaDevAttrComputeCapabilityMajor, 9}, {cudaDevAttrComputeCapabilityMinor, 0},

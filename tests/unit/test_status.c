@@ -1049,6 +1049,7 @@ TEST(status, targets) {
     BAD(explain, w.target.cublaslt_version = -1, VALUE, "target.cublaslt_version", 0, -1);
     BAD(plan_target, w.target.threads = -1, VALUE, "target.threads", 0, -1);
     BAD(explain, w.target.multiprocessors = -1, VALUE, "target.multiprocessors", 0, -1);
+    BAD(explain, w.target.memory_bits = -1, VALUE, "target.memory_bits", 0, -1);
     BAD(plan_target, w.target.multiprocessors = -7, VALUE, "target.multiprocessors", 0, -7);
 }
 

@@ -206,6 +206,39 @@ TEST(tiles, follow_the_multiprocessors) {
     ASSERT_GT(others, 0);
 }
 
+/* Products of groups of unknown sizes, and the tile that was the fastest by 4% and more on an H200 beside the one that an H100's memory
+ * asks for (`tests/bench/tiles.py`, 2026-11-28; 48 and 32 uneven groups). 5,120 bits is what a target without a number has. */
+TEST(tiles, follow_the_memory) {
+    static const shape on_an_h200[] = {
+        {1, 48, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128}, {2, 48, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128},
+        {1, 32, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128}, {2, 32, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128},
+    };
+    tegroup_target usual = hopper(132), h100 = hopper(132), h200 = hopper(132), wider = hopper(132);
+    int others = 0;
+    h100.memory_bits = 5120, h200.memory_bits = 6144, wider.memory_bits = 8192;
+    for (int i = 0; i < PINNED; i++) {
+        const tegroup_gemm_desc desc = product_of(&pinned[i]);
+        tegroup_plan a, b, c, d;
+        ASSERT_EQ(tegroup_plan_make(&desc, &usual, &a, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_make(&desc, &h100, &b, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_make(&desc, &h200, &c, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_make(&desc, &wider, &d, NULL), TEGROUP_OK);
+        ASSERT_EQ(memcmp(&a, &b, sizeof a), 0);
+        ASSERT_EQ(memcmp(&c, &d, sizeof c), 0);
+        others += a.tile_m != c.tile_m || a.tile_n != c.tile_n;
+    }
+    ASSERT_GT(others, 0);
+    for (size_t i = 0; i < sizeof on_an_h200 / sizeof *on_an_h200; i++) {
+        const tegroup_gemm_desc desc = product_of(&on_an_h200[i]);
+        tegroup_plan plan, slow;
+        ASSERT_EQ(tegroup_plan_make(&desc, &h200, &plan, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_make(&desc, &h100, &slow, NULL), TEGROUP_OK);
+        ASSERT_EQ(plan.tile_m, on_an_h200[i].tile_m);
+        ASSERT_EQ(plan.tile_n, on_an_h200[i].tile_n);
+        ASSERT_TRUE(slow.tile_m == 128 && slow.tile_n == 256);
+    }
+}
+
 /* sm_limit is as if the GPU had no more. */
 TEST(tiles, follow_the_limit) {
     const tegroup_target whole = hopper(132), part = hopper(40);
