@@ -903,7 +903,7 @@ typedef struct tegroup_target {
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
     int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
-    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6144 of an H200;
+    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6016 of an H200;
                                   0 = 5120                                                                     */
 } tegroup_target;
 
@@ -9035,10 +9035,10 @@ typedef struct tegroup_impl_sm90_rates {
 #define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
- * proportion to the width of their buses, 5 and 6 stacks of 1,024 bits. */
+ * proportion to the width of their buses, 5,120 and 6,016 bits. */
 static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
-    const double stacks = target->memory_bits > 0 ? target->memory_bits / 1024.0 : 5;
-    return fmin(1, fmax(0, 6 - stacks));
+    const double bits = target->memory_bits > 0 ? target->memory_bits : 5120;
+    return fmin(1, fmax(0, (6016 - bits) / (6016 - 5120)));
 }
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */

@@ -28,10 +28,10 @@ typedef struct tegroup_impl_sm90_rates {
 #define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
- * proportion to the width of their buses, 5 and 6 stacks of 1,024 bits. */
+ * proportion to the width of their buses, 5,120 and 6,016 bits. */
 static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
-    const double stacks = target->memory_bits > 0 ? target->memory_bits / 1024.0 : 5;
-    return fmin(1, fmax(0, 6 - stacks));
+    const double bits = target->memory_bits > 0 ? target->memory_bits : 5120;
+    return fmin(1, fmax(0, (6016 - bits) / (6016 - 5120)));
 }
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */

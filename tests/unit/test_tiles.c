@@ -215,7 +215,7 @@ TEST(tiles, follow_the_memory) {
     };
     tegroup_target usual = hopper(132), h100 = hopper(132), h200 = hopper(132), wider = hopper(132);
     int others = 0;
-    h100.memory_bits = 5120, h200.memory_bits = 6144, wider.memory_bits = 8192;
+    h100.memory_bits = 5120, h200.memory_bits = 6016, wider.memory_bits = 8192;
     for (int i = 0; i < PINNED; i++) {
         const tegroup_gemm_desc desc = product_of(&pinned[i]);
         tegroup_plan a, b, c, d;
