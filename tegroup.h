@@ -3824,6 +3824,17 @@ static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
+/* Rows of one buffer as a matrix. */
+static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
     char *base;
@@ -12526,17 +12537,6 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
     made.grad_output.dtype = desc->grad_output.dtype;
     made.grad_row_scale = desc->grad_row_scale;
     return made;
-}
-
-/* Rows of one buffer as a matrix. */
-static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
-    tegroup_matrix m;
-    m.data = t->data;
-    m.rows = t->shape.rows;
-    m.cols = t->shape.cols;
-    m.ld = t->ld;
-    m.dtype = t->dtype;
-    return m;
 }
 
 /* The values that an activation makes, as they are, into the columnwise copy: the separate call. */

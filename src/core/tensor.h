@@ -42,6 +42,17 @@ static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
+/* Rows of one buffer as a matrix. */
+static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
     char *base;

@@ -14,12 +14,12 @@
 #include "layer/chain_types.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "core/tensor.h"
 #include "core/field_names.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
 #include "gemm/run.h"
 #include "layer/activation.h"
-#include "layer/quantize.h"
 #include "layer/linear.h"
 #include "layer/chain_rules.h"
 

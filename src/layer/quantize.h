@@ -200,17 +200,6 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
     return made;
 }
 
-/* Rows of one buffer as a matrix. */
-static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
-    tegroup_matrix m;
-    m.data = t->data;
-    m.rows = t->shape.rows;
-    m.cols = t->shape.cols;
-    m.ld = t->ld;
-    m.dtype = t->dtype;
-    return m;
-}
-
 /* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
 static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                                           tegroup_error *error) {

@@ -39,7 +39,7 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
 
 /* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256
  * values of a row. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
- * BITS: of a code. */
+ * BITS: of a code. SHIFT: the logarithm of LANES, so that a block has 2^(SHIFT + 3) values. */
 template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, SHIFT = LANES == 16 ? 4 : LANES == 4 ? 2 : 1 };
@@ -80,7 +80,8 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
 
     /* The first of the pieces whose scales the lane finds. */
     __device__ __forceinline__ int32_t first_scaled() const { return lane % LANES * SCALES % PIECES; }
-    /* The largest magnitudes of the block in these. */
+    /* The largest magnitudes of the block in these. All lanes find those of every pair of pieces, and each keeps the
+     * pairs that hold its own, of which a lane with one scale has half. */
     template <bool SHOWS> __device__ __forceinline__ void find_amax(float *amax) const {
         typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
         uint32_t pairs[(SCALES + 1) / 2] = {0};
