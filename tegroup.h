@@ -903,8 +903,8 @@ typedef struct tegroup_target {
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
     int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
-    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6016 of an H200;
-                                  0 = 5120                                                                     */
+    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6016 of an H200, no
+                                  other was measured; 0 = 5120                                                 */
 } tegroup_target;
 
 /* What explain says of one backend. */
@@ -2213,9 +2213,11 @@ typedef struct tegroup_ep_windows {
  * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched.
  *
  * With row_links tokens and scales, but not weights, go to each other rank once, to the row of the first of the token's
- * slots there, and the links say which rows are the token's: that of its first slot holds the row of the next one, from
- * 0 to capacity - 1, that of a later slot -1 minus the row of the one after it, and the last one names its own row in
- * this way. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. */
+ * slots there, and the links say which rows are the token's. The first one holds the number of the next, 0 to
+ * capacity - 1, or its own where there is none; each later one -1 minus the number of the one after it, or -1 minus its
+ * own. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. A row that its
+ * source counts and does not send keeps the link of an earlier step: a rank that does not trust counts fills row_links
+ * with -1, with which no list begins, before it gives its own. */
 typedef struct tegroup_ep_dispatch_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_dispatch_desc)                                             */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -2232,24 +2234,26 @@ typedef struct tegroup_ep_dispatch_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_dispatch_desc;
 
-/* What tegroup_ep_expand and tegroup_ep_reduce work on: the rows of this rank's window, as its snapshot has them, and
- * their links. A link that leads out of the window, or to a row that says that it is a first one, ends there, as the
- * 64th row of a token does: nothing outside the window is touched, whatever a peer stored.
+/* What tegroup_ep_expand and tegroup_ep_reduce work on: rows of this rank, as its snapshot has them, and their links.
+ * A list of rows ends where a link leads out of the matrix, to the first row of another token, or to the row that it
+ * is of, and with the 64th row: nothing outside the matrices is touched, whatever a peer stored. Of lists that lie
+ * and share rows, any may have the last word.
  *
- * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its scales
- * likewise; after it rows and row_scales are those of a dispatch without links.
+ * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its
+ * scales likewise; after it rows and row_scales are those of a dispatch without links.
  *
- * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its slots
- * from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type. Other rows, and those that
- * this rank's own tokens have, stay as they are: tegroup_ep_combine reads these one by one. */
+ * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its
+ * slots from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type; a second call would
+ * add again. Other rows, and those that this rank's own tokens have, stay as they are: tegroup_ep_combine reads these
+ * one by one. */
 typedef struct tegroup_ep_links_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_links_desc)                                                */
     tegroup_space  space;        /* where everything lives; required                                             */
-    tegroup_shape  shape;        /* of this rank's experts: groups, rows = capacity, and the snapshot of receive_rows;
-                                    required                                                                     */
+    tegroup_shape  shape;        /* of this rank's experts: its groups, rows (= capacity) and snapshot are read, which
+                                    was prepared from receive_rows and lies where everything does; required      */
     tegroup_matrix row_links;    /* in  [capacity, 1], I32: of a dispatch by all ranks, after all have met       */
-    tegroup_matrix rows;         /* in, out [capacity, width]; expand: any type but F4E2M1; reduce: F16, BF16, F32
-                                    or F64                                                                       */
+    tegroup_matrix rows;         /* in, out [capacity, width], in a window or not; expand: any type but F4E2M1;
+                                    reduce: F16, BF16, F32 or F64                                                */
     tegroup_matrix row_scales;   /* in, out [capacity, any], expand alone: any type but F4E2M1; absent = none     */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_links_desc;
@@ -9046,7 +9050,8 @@ typedef struct tegroup_impl_sm90_rates {
 #define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
- * proportion to the width of their buses, 5,120 and 6,016 bits. */
+ * proportion to the width of their buses, 5,120 and 6,016 bits. (Other memory of such a width may be slower: an H100
+ * NVL's.) */
 static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
     const double bits = target->memory_bits > 0 ? target->memory_bits : 5120;
     return fmin(1, fmax(0, (6016 - bits) / (6016 - 5120)));
@@ -20695,11 +20700,16 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link(const tegroup_ep_dispatch_desc *des
     return *first ? link : -1 - link;
 }
 
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link_at(const tegroup_matrix *links, int64_t row) {
+    return *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+}
+
 /* The row behind `row` among a token's rows, of which `row` is the first or not; -1 = there is none. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_t row, int first) {
-    const int32_t link = *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+    const int32_t link = tegroup_impl_ep_link_at(links, row);
     const int64_t next = link < 0 ? -1 - (int64_t)link : link;
-    return (link >= 0) == (first != 0) && next != row && next < links->rows ? next : -1;
+    if ((link >= 0) != (first != 0) || next == row || next >= links->rows) return -1;
+    return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
 /* ==== [111] Expert parallelism: sizes (src/ep/sizes.h) ==== */
@@ -20897,9 +20907,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->tokens) || !tegroup_impl_there(&desc->row_links),
                          ERROR_COMBINATION, links[4], "must be UNSET without tokens", TEGROUP_DTYPE_UNSET,
                          desc->row_links.dtype);
-    if (tegroup_impl_there(&desc->row_links))
-        TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
-                                                    1u << TEGROUP_DTYPE_I32, capacity, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
+                                                1u << TEGROUP_DTYPE_I32, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
     buffers[0] = tegroup_impl_matrix_buffer(out[0], outs[0][0], "must not overlap rows", 1);
     buffers[1] = tegroup_impl_matrix_buffer(out[1], outs[1][0], "must not overlap row_scales", 1);
@@ -20983,11 +20992,26 @@ static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, cons
     if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
 }
 
+/* The ranks that own the rows of a token's slots; -1 where a slot has none. */
+static inline void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map, int64_t token,
+                                          int32_t owners[TEGROUP_IMPL_CHOICES]) {
+    int64_t j;
+    for (j = 0; j < map->cols; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(map, token, j));
+}
+
+/* The least of k owners above `owner`; -1 = none. */
+static inline int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
+    int32_t least = -1, j;
+    for (j = 0; j < k; j++)
+        if (owners[j] > owner && (least < 0 || owners[j] < least)) least = owners[j];
+    return least;
+}
+
 static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
                                                   const tegroup_impl_ep_reach *reach, int64_t t) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int32_t owners[TEGROUP_IMPL_CHOICES], j;
-    for (j = 0; j < k; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(&desc->row_of_slot, t, j));
+    tegroup_impl_ep_owners(reach, &desc->row_of_slot, t, owners);
     for (j = 0; j < k; j++) {
         const int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
         int stores = owners[j] >= 0;
@@ -21049,38 +21073,41 @@ static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc
 }
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
- * rows the sum, rounded to their type. Returns whether there are any. */
-static inline int tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                              int64_t token, int32_t owner, int64_t at, int64_t n, float *sum) {
+ * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
+static inline void tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
+                                               int64_t n, float *sum) {
     float rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
     for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
-        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
-        if (rows++ == 0)
-            tegroup_impl_load_row_f32(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
-        else tegroup_impl_add_row_f32(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+        const char *from;
+        if (owners[slot] != owner || (rows > 0 && owner != reach->rank)) continue;
+        from = tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
+        if (rows++ == 0) tegroup_impl_load_row_f32(desc->rows.dtype, from, at, 1, n, sum);
+        else tegroup_impl_add_row_f32(desc->rows.dtype, from, at, n, 1, sum);
     }
     if (rows > 1) {
         tegroup_impl_store_row_f32(desc->rows.dtype, rounded, 0, 1, n, sum);
         tegroup_impl_load_row_f32(desc->rows.dtype, rounded, 0, 1, n, sum);
     }
-    return rows > 0;
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
 static inline void tegroup_impl_ep_combine_owners_f32(const tegroup_ep_combine_desc *desc,
                                                        const tegroup_impl_ep_reach *reach, int64_t token) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
-    int32_t owner;
+    int32_t owners[TEGROUP_IMPL_CHOICES], owner;
     float sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    tegroup_impl_ep_owners(reach, &desc->row_of_slot, token, owners);
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
         tegroup_impl_begin_row_f32(&desc->tokens, token, at, n, desc->accumulate, sum);
-        for (owner = 0; owner < reach->ranks; owner++)
-            if (tegroup_impl_ep_sum_of_f32(desc, reach, token, owner, at, n, of_owner))
-                for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        for (owner = -1; (owner = tegroup_impl_ep_owner_after(owners, k, owner)) >= 0;) {
+            tegroup_impl_ep_sum_of_f32(desc, reach, token, owners, owner, at, n, of_owner);
+            for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        }
         tegroup_impl_store_row_f32(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
     }
 }
@@ -21107,38 +21134,41 @@ static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc
 }
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
- * rows the sum, rounded to their type. Returns whether there are any. */
-static inline int tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                              int64_t token, int32_t owner, int64_t at, int64_t n, double *sum) {
+ * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
+static inline void tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
+                                               int64_t n, double *sum) {
     double rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
     for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
-        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
-        if (rows++ == 0)
-            tegroup_impl_load_row_f64(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
-        else tegroup_impl_add_row_f64(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+        const char *from;
+        if (owners[slot] != owner || (rows > 0 && owner != reach->rank)) continue;
+        from = tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
+        if (rows++ == 0) tegroup_impl_load_row_f64(desc->rows.dtype, from, at, 1, n, sum);
+        else tegroup_impl_add_row_f64(desc->rows.dtype, from, at, n, 1, sum);
     }
     if (rows > 1) {
         tegroup_impl_store_row_f64(desc->rows.dtype, rounded, 0, 1, n, sum);
         tegroup_impl_load_row_f64(desc->rows.dtype, rounded, 0, 1, n, sum);
     }
-    return rows > 0;
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
 static inline void tegroup_impl_ep_combine_owners_f64(const tegroup_ep_combine_desc *desc,
                                                        const tegroup_impl_ep_reach *reach, int64_t token) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
-    int32_t owner;
+    int32_t owners[TEGROUP_IMPL_CHOICES], owner;
     double sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    tegroup_impl_ep_owners(reach, &desc->row_of_slot, token, owners);
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
         tegroup_impl_begin_row_f64(&desc->tokens, token, at, n, desc->accumulate, sum);
-        for (owner = 0; owner < reach->ranks; owner++)
-            if (tegroup_impl_ep_sum_of_f64(desc, reach, token, owner, at, n, of_owner))
-                for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        for (owner = -1; (owner = tegroup_impl_ep_owner_after(owners, k, owner)) >= 0;) {
+            tegroup_impl_ep_sum_of_f64(desc, reach, token, owners, owner, at, n, of_owner);
+            for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        }
         tegroup_impl_store_row_f64(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
     }
 }
@@ -21275,7 +21305,8 @@ static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc,
     }
 }
 
-/* Calls one of them for the first row of each token. Tokens share no row, so that threads may have some each. */
+/* Calls one of them for the first row of each token. Tokens of honest links share no row, so that threads may have some
+ * each. */
 static inline void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
                                               void (*work)(const tegroup_ep_links_desc *, int64_t, const int64_t *,
                                                            int32_t)) {

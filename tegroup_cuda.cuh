@@ -4558,6 +4558,7 @@ template <typename WORK>
 static __device__ __forceinline__ void tegroup_impl_ep_each_first(const tegroup_ep_links_desc &desc, const WORK &work) {
     const int32_t lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
     const tegroup_impl_units units(desc.shape.snapshot, desc.shape.rows);
+    if (units.groups != desc.shape.groups) return; /* that snapshot is of another shape */
     for (int64_t unit = (int64_t)blockIdx.x * warps + threadIdx.x / 32; unit < units.count;
          unit += (int64_t)gridDim.x * warps) {
         int64_t first;
@@ -4654,7 +4655,7 @@ static inline tegroup_status tegroup_impl_cuda_ep_links(void (*kernel)(const teg
     const tegroup_impl_ep_links_call call = tegroup_impl_ep_links_call_of(desc);
     const int64_t units = tegroup_impl_ceil_div(desc->shape.rows, TEGROUP_IMPL_ROWS_UNIT) + desc->shape.groups;
     unsigned blocks;
-    if (desc->shape.rows == 0 || desc->rows.cols == 0) return TEGROUP_OK;
+    if (desc->shape.rows == 0 || (desc->rows.cols == 0 && !tegroup_impl_there(&desc->row_scales))) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(units, TEGROUP_IMPL_EP_WARPS), 8, &blocks, error));
     return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, call),
                                     "stream", "the kernel must launch", error);

@@ -495,8 +495,9 @@ static void bench(const options *o, int64_t tokens) {
     int64_t rows[TEGROUP_MAX_GROUPS], away = 0;
     ep_get(rows, l->sizes.send_rows.data, sizeof *rows * (size_t)size.experts);
     for (int32_t e = 0; e < size.experts; e++) away += e / here == rank ? 0 : rows[e];
-    if (size.crossing) away = crossing_once(l);
-    const double wire = (double)away * (double)width * 2;
+    const int64_t once = size.crossing ? crossing_once(l) : away;
+    const double wire = (double)once * (double)width * 2, /* there, and back */
+        back = (double)(size.crossing == EP_SUMS_ONCE ? once : away) * (double)width * 2;
     const int next = (rank + 1) % ranks;
     const int64_t pieces = size.capacity * width * 2 / 16;
     const double rate_us = timed(x,
@@ -514,13 +515,13 @@ static void bench(const options *o, int64_t tokens) {
                      ep_must(tegroup_ep_combine(&l->combine, stream, &ep_error));
                      meet(&x->meet, NULL);
                  });
-    double messages = 0, expand = 0, reduce = 0;
+    double messages_there = 0, messages_back = 0, expand = 0, reduce = 0;
     if (size.crossing) expand = timed(x, [&] { ep_must(tegroup_ep_expand(&l->expand, stream, &ep_error)); });
     if (size.crossing == EP_SUMS_ONCE)
         reduce = timed(x, [&] { ep_must(tegroup_ep_reduce(&l->reduce, stream, &ep_error)); });
-    if (ranks > 1) { /* as many bytes, in one message a peer */
-        const size_t bytes = (size_t)(wire / (ranks - 1));
-        messages = timed(x, [&] {
+    const auto messages = [&](double all) { /* as many bytes, in one message a peer */
+        const size_t bytes = (size_t)(all / (ranks - 1));
+        return timed(x, [&] {
             NCCL(ncclGroupStart());
             for (int r = 0; r < ranks; r++) {
                 if (r == rank) continue;
@@ -529,7 +530,9 @@ static void bench(const options *o, int64_t tokens) {
             }
             NCCL(ncclGroupEnd());
         });
-    }
+    };
+    if (ranks > 1) messages_there = messages_back = messages(wire);
+    if (ranks > 1 && back != wire) messages_back = messages(back);
     tegroup_ep_dispatch_desc fp8 = l->dispatch; /* the bytes of FP8 and its scales, whatever they are */
     fp8.tokens = tegroup_matrix_of(l->dispatch.tokens.data, tokens, width, TEGROUP_DTYPE_F8E4M3);
     fp8.scales = tegroup_matrix_of(l->dispatch_grad.tokens.data, tokens, width / 128, TEGROUP_DTYPE_F32);
@@ -556,13 +559,13 @@ static void bench(const options *o, int64_t tokens) {
                "%.0f us without\n",
                o->model->name, (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
         printf("  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), expand %.0f us, reduce %.0f us, combine "
-               "%.0f us, %.1f MB over the wire\n",
-               alone, routing, dispatch, narrow, expand, reduce, combine, wire * 1e-6);
+               "%.0f us, %.1f MB over the wire, %.1f MB back\n",
+               alone, routing, dispatch, narrow, expand, reduce, combine, wire * 1e-6, back * 1e-6);
         if (ranks > 1)
             printf("  stores to a peer %.0f GB/s: dispatch %.2f of that, combine %.2f; NCCL's grouped send and receive "
-                   "of as many bytes %.0f us: %.2f and %.2f of our time\n",
-                   rate, wire / rate * 1e-3 / dispatch, wire / rate * 1e-3 / combine, messages, messages / dispatch,
-                   messages / combine);
+                   "of as many bytes %.0f and %.0f us: %.2f and %.2f of our time\n",
+                   rate, wire / rate * 1e-3 / dispatch, back / rate * 1e-3 / combine, messages_there, messages_back,
+                   messages_there / dispatch, messages_back / combine);
         fflush(stdout);
     }
     MUST(cudaDeviceSynchronize());

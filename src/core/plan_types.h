@@ -45,8 +45,8 @@ typedef struct tegroup_target {
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
     int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
-    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6016 of an H200;
-                                  0 = 5120                                                                     */
+    int32_t  memory_bits;      /* width of the GPU's memory bus, likewise: 5120 of an H100 SXM, 6016 of an H200, no
+                                  other was measured; 0 = 5120                                                 */
 } tegroup_target;
 
 /* What explain says of one backend. */

@@ -28,7 +28,8 @@ typedef struct tegroup_impl_sm90_rates {
 #define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
- * proportion to the width of their buses, 5,120 and 6,016 bits. */
+ * proportion to the width of their buses, 5,120 and 6,016 bits. (Other memory of such a width may be slower: an H100
+ * NVL's.) */
 static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
     const double bits = target->memory_bits > 0 ? target->memory_bits : 5120;
     return fmin(1, fmax(0, (6016 - bits) / (6016 - 5120)));

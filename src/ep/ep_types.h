@@ -79,9 +79,11 @@ typedef struct tegroup_ep_windows {
  * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched.
  *
  * With row_links tokens and scales, but not weights, go to each other rank once, to the row of the first of the token's
- * slots there, and the links say which rows are the token's: that of its first slot holds the row of the next one, from
- * 0 to capacity - 1, that of a later slot -1 minus the row of the one after it, and the last one names its own row in
- * this way. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. */
+ * slots there, and the links say which rows are the token's. The first one holds the number of the next, 0 to
+ * capacity - 1, or its own where there is none; each later one -1 minus the number of the one after it, or -1 minus its
+ * own. Rows of this rank's own window are stored each, as without links, and hold -1 minus themselves. A row that its
+ * source counts and does not send keeps the link of an earlier step: a rank that does not trust counts fills row_links
+ * with -1, with which no list begins, before it gives its own. */
 typedef struct tegroup_ep_dispatch_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_dispatch_desc)                                             */
     tegroup_space  space;        /* where everything lives; required                                             */
@@ -98,24 +100,26 @@ typedef struct tegroup_ep_dispatch_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_dispatch_desc;
 
-/* What tegroup_ep_expand and tegroup_ep_reduce work on: the rows of this rank's window, as its snapshot has them, and
- * their links. A link that leads out of the window, or to a row that says that it is a first one, ends there, as the
- * 64th row of a token does: nothing outside the window is touched, whatever a peer stored.
+/* What tegroup_ep_expand and tegroup_ep_reduce work on: rows of this rank, as its snapshot has them, and their links.
+ * A list of rows ends where a link leads out of the matrix, to the first row of another token, or to the row that it
+ * is of, and with the 64th row: nothing outside the matrices is touched, whatever a peer stored. Of lists that lie
+ * and share rows, any may have the last word.
  *
- * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its scales
- * likewise; after it rows and row_scales are those of a dispatch without links.
+ * tegroup_ep_expand copies the row that a dispatch with links has stored for a token to its other rows, and its
+ * scales likewise; after it rows and row_scales are those of a dispatch without links.
  *
- * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its slots
- * from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type. Other rows, and those that
- * this rank's own tokens have, stay as they are: tegroup_ep_combine reads these one by one. */
+ * tegroup_ep_reduce replaces the row of a token's first slot by the sum of all its rows here, in the order of its
+ * slots from the first one's value on, in F32 (rows of F64: F64), rounded once to the rows' type; a second call would
+ * add again. Other rows, and those that this rank's own tokens have, stay as they are: tegroup_ep_combine reads these
+ * one by one. */
 typedef struct tegroup_ep_links_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_links_desc)                                                */
     tegroup_space  space;        /* where everything lives; required                                             */
-    tegroup_shape  shape;        /* of this rank's experts: groups, rows = capacity, and the snapshot of receive_rows;
-                                    required                                                                     */
+    tegroup_shape  shape;        /* of this rank's experts: its groups, rows (= capacity) and snapshot are read, which
+                                    was prepared from receive_rows and lies where everything does; required      */
     tegroup_matrix row_links;    /* in  [capacity, 1], I32: of a dispatch by all ranks, after all have met       */
-    tegroup_matrix rows;         /* in, out [capacity, width]; expand: any type but F4E2M1; reduce: F16, BF16, F32
-                                    or F64                                                                       */
+    tegroup_matrix rows;         /* in, out [capacity, width], in a window or not; expand: any type but F4E2M1;
+                                    reduce: F16, BF16, F32 or F64                                                */
     tegroup_matrix row_scales;   /* in, out [capacity, any], expand alone: any type but F4E2M1; absent = none     */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_ep_links_desc;

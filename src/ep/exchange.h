@@ -132,9 +132,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->tokens) || !tegroup_impl_there(&desc->row_links),
                          ERROR_COMBINATION, links[4], "must be UNSET without tokens", TEGROUP_DTYPE_UNSET,
                          desc->row_links.dtype);
-    if (tegroup_impl_there(&desc->row_links))
-        TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
-                                                    1u << TEGROUP_DTYPE_I32, capacity, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->row_links, links, &desc->row_links, 1,
+                                                1u << TEGROUP_DTYPE_I32, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
     buffers[0] = tegroup_impl_matrix_buffer(out[0], outs[0][0], "must not overlap rows", 1);
     buffers[1] = tegroup_impl_matrix_buffer(out[1], outs[1][0], "must not overlap row_scales", 1);
@@ -218,11 +217,26 @@ static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, cons
     if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
 }
 
+/* The ranks that own the rows of a token's slots; -1 where a slot has none. */
+static inline void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map, int64_t token,
+                                          int32_t owners[TEGROUP_IMPL_CHOICES]) {
+    int64_t j;
+    for (j = 0; j < map->cols; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(map, token, j));
+}
+
+/* The least of k owners above `owner`; -1 = none. */
+static inline int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
+    int32_t least = -1, j;
+    for (j = 0; j < k; j++)
+        if (owners[j] > owner && (least < 0 || owners[j] < least)) least = owners[j];
+    return least;
+}
+
 static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
                                                   const tegroup_impl_ep_reach *reach, int64_t t) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int32_t owners[TEGROUP_IMPL_CHOICES], j;
-    for (j = 0; j < k; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(&desc->row_of_slot, t, j));
+    tegroup_impl_ep_owners(reach, &desc->row_of_slot, t, owners);
     for (j = 0; j < k; j++) {
         const int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
         int stores = owners[j] >= 0;
@@ -285,38 +299,41 @@ static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_des
 }
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
- * rows the sum, rounded to their type. Returns whether there are any. */
-static inline int tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                              int64_t token, int32_t owner, int64_t at, int64_t n, REAL *sum) {
+ * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
+static inline void tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
+                                               int64_t n, REAL *sum) {
     REAL rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
     for (slot = 0; slot < desc->row_of_slot.cols; slot++) {
-        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-        if (tegroup_impl_ep_owner(reach, row) != owner || (rows > 0 && owner != reach->rank)) continue;
-        if (rows++ == 0)
-            tegroup_impl_load_row_FSUF(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, 1, n, sum);
-        else tegroup_impl_add_row_FSUF(desc->rows.dtype, tegroup_impl_ep_row(reach, &desc->rows, row), at, n, 1, sum);
+        const char *from;
+        if (owners[slot] != owner || (rows > 0 && owner != reach->rank)) continue;
+        from = tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
+        if (rows++ == 0) tegroup_impl_load_row_FSUF(desc->rows.dtype, from, at, 1, n, sum);
+        else tegroup_impl_add_row_FSUF(desc->rows.dtype, from, at, n, 1, sum);
     }
     if (rows > 1) {
         tegroup_impl_store_row_FSUF(desc->rows.dtype, rounded, 0, 1, n, sum);
         tegroup_impl_load_row_FSUF(desc->rows.dtype, rounded, 0, 1, n, sum);
     }
-    return rows > 0;
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
 static inline void tegroup_impl_ep_combine_owners_FSUF(const tegroup_ep_combine_desc *desc,
                                                        const tegroup_impl_ep_reach *reach, int64_t token) {
+    const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
-    int32_t owner;
+    int32_t owners[TEGROUP_IMPL_CHOICES], owner;
     REAL sum[TEGROUP_IMPL_PIECE], of_owner[TEGROUP_IMPL_PIECE];
+    tegroup_impl_ep_owners(reach, &desc->row_of_slot, token, owners);
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
         tegroup_impl_begin_row_FSUF(&desc->tokens, token, at, n, desc->accumulate, sum);
-        for (owner = 0; owner < reach->ranks; owner++)
-            if (tegroup_impl_ep_sum_of_FSUF(desc, reach, token, owner, at, n, of_owner))
-                for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        for (owner = -1; (owner = tegroup_impl_ep_owner_after(owners, k, owner)) >= 0;) {
+            tegroup_impl_ep_sum_of_FSUF(desc, reach, token, owners, owner, at, n, of_owner);
+            for (i = 0; i < n; i++) sum[i] += of_owner[i];
+        }
         tegroup_impl_store_row_FSUF(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
     }
 }

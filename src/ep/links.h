@@ -101,7 +101,8 @@ static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc,
     }
 }
 
-/* Calls one of them for the first row of each token. Tokens share no row, so that threads may have some each. */
+/* Calls one of them for the first row of each token. Tokens of honest links share no row, so that threads may have some
+ * each. */
 static inline void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
                                               void (*work)(const tegroup_ep_links_desc *, int64_t, const int64_t *,
                                                            int32_t)) {

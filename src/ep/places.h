@@ -144,9 +144,14 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link(const tegroup_ep_dispatch_desc *des
     return *first ? link : -1 - link;
 }
 
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_link_at(const tegroup_matrix *links, int64_t row) {
+    return *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+}
+
 /* The row behind `row` among a token's rows, of which `row` is the first or not; -1 = there is none. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_t row, int first) {
-    const int32_t link = *(const int32_t *)(const void *)tegroup_impl_matrix_row(links, row);
+    const int32_t link = tegroup_impl_ep_link_at(links, row);
     const int64_t next = link < 0 ? -1 - (int64_t)link : link;
-    return (link >= 0) == (first != 0) && next != row && next < links->rows ? next : -1;
+    if ((link >= 0) != (first != 0) || next == row || next >= links->rows) return -1;
+    return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }

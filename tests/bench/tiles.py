@@ -45,8 +45,8 @@ def table():
 
 
 def slowness_of(path):
-    """How slow memory was beside the tensor cores where these times were taken, as tegroup_impl_sm90_slowness has it."""
-    return 0.0 if "H200" in open(path).readline() else 1.0
+    """How slow memory was beside the tensor cores where these times were taken, by the GPU's name: tegroup_impl_sm90_slowness goes by its bus."""
+    return 0.0 if "NVIDIA H200" in open(path).readline() else 1.0
 
 
 def model(slowness):

@@ -8,7 +8,7 @@
 #include "support.h"
 #include "test.h"
 
-enum { MOST_RANKS = 5, MOST_HERE = 4, MOST_TOKENS = 17, MOST_WIDTH = 300, MOST_K = 4 };
+enum { MOST_RANKS = 5, MOST_HERE = 20, MOST_TOKENS = 17, MOST_WIDTH = 300, MOST_K = 64 };
 
 /* Ranks with tokens, choices and counts, and windows of so many rows. */
 typedef struct world {
@@ -57,9 +57,10 @@ static world world_make(rng *r) {
     memset(&w, 0, sizeof w);
     w.mark = guards_mark();
     w.ranks = (int32_t)rng_int(r, 1, MOST_RANKS);
-    w.experts = w.ranks * (int32_t)rng_int(r, 1, MOST_HERE);
-    w.k = (int32_t)rng_int(r, 1, w.experts < MOST_K ? w.experts : MOST_K);
-    w.capacity = rng_chance(r, 60) ? MOST_RANKS * MOST_TOKENS * MOST_K + MOST_HERE * 8 : rng_int(r, 0, 40);
+    const int many = rng_chance(r, 15); /* choices, of many experts */
+    w.experts = w.ranks * (int32_t)rng_int(r, 1, many ? MOST_HERE : 4);
+    w.k = (int32_t)rng_int(r, 1, w.experts < MOST_K && (many || w.experts < 4) ? w.experts : many ? MOST_K : 4);
+    w.capacity = rng_chance(r, 60) ? MOST_RANKS * MOST_TOKENS * w.k + MOST_HERE * 8 : rng_int(r, 0, 40);
     w.alignment = rng_chance(r, 50) ? rng_int(r, 0, 8) : 0;
     w.integers = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
     w.counts = fresh(w.integers, w.ranks, w.experts);
@@ -95,7 +96,7 @@ typedef struct sized {
     tegroup_ep_sizes_desc desc; /* of guarded buffers on the host */
     void *snapshot, *received, *workspace; /* received: of this rank's experts */
 } sized;
-enum { SNAPSHOT_BYTES = 16384 };
+enum { SNAPSHOT_BYTES = 65536 };
 
 static sized sized_make(const world *w, int32_t rank) {
     sized x;
@@ -522,8 +523,8 @@ TEST(ep, results_cross_once_as_sums_by_owner) {
             sizes[s] = sized_make(&w, s);
             marks[s] = fresh(TEGROUP_DTYPE_I32, w.tokens[s], 1);
             tokens[s] = fresh(out, w.tokens[s], width);
-            for (int64_t i = 0; i < w.capacity * width; i++) store(dtype, (char *)x.host[s] + 256, i, rng_normal(&r));
-            for (int64_t i = 0; adds && i < w.tokens[s] * width; i++) store(out, tokens[s].data, i, rng_normal(&r));
+            for (int64_t i = 0; i < w.capacity * width; i++) store(dtype, (char *)x.host[s] + 256, i, rng_chance(&r, 5) ? -0.0 : rng_normal(&r));
+            for (int64_t i = 0; adds && i < w.tokens[s] * width; i++) store(out, tokens[s].data, i, rng_chance(&r, 5) ? -0.0 : rng_normal(&r));
         }
         for (int32_t s = 0; s < w.ranks; s++) {
             int64_t rows[MOST_TOKENS * MOST_K];
@@ -574,7 +575,10 @@ TEST(ep, results_cross_once_as_sums_by_owner) {
         }
         EP_DOWN();
         for (int32_t s = 0; s < w.ranks; s++) {
-            for (int64_t i = 0; i < w.tokens[s] * width; i++) ASSERT_TRUE(want[s][i] == load(out, tokens[s].data, i));
+            for (int64_t i = 0; i < w.tokens[s] * width; i++) {
+                const double got = load(out, tokens[s].data, i);
+                ASSERT_TRUE(want[s][i] == got && !signbit(want[s][i]) == !signbit(got));
+            }
             free(want[s]);
         }
         ASSERT_EQ(0, guards_changed());
@@ -606,6 +610,39 @@ TEST(ep, links_that_lie_stay_inside_the_rows) {
         ASSERT_EQ(0, guards_changed());
         guards_release(w.mark);
     }
+}
+
+/* Row 0 is a first one whose link leads to row 1, which is another token's first: the list ends before it. A later row
+ * that says that it is a first one ends a list, too. Links are every third number of a matrix. */
+TEST(ep, a_list_ends_where_another_token_begins) {
+    const int32_t links_of_rows[6] = {1, 2, -3, 4, 5, -6};
+    const float numbers[6] = {10, 20, 0, 30, 40, 50}, expanded[6] = {10, 20, 20, 30, 40, 40}, reduced[6] = {10, 40, 20, 30, 80, 40};
+    rng r = rng_seed(14);
+    world w = world_make(&r);
+    w.ranks = 1, w.experts = 1, w.capacity = 6, w.alignment = 0, w.integers = TEGROUP_DTYPE_I64;
+    w.counts = fresh(w.integers, 1, 1);
+    set_whole(&w.counts, 0, 6);
+    sized x = sized_make(&w, 0);
+    tegroup_matrix links = fresh(TEGROUP_DTYPE_I32, 6, 3), rows = fresh(TEGROUP_DTYPE_F32, 6, 1);
+    memcpy(rows.data, numbers, sizeof numbers);
+    for (int i = 0; i < 6; i++) ((int32_t *)links.data)[3 * i] = links_of_rows[i];
+    links.cols = 1, links.ld = 3;
+    EP_UP(w.mark);
+    sized_run(&x, NULL);
+    tegroup_ep_links_desc d = links_of(&w, &x, links, NULL);
+    tegroup_error error;
+    ASSERT_PASSING();
+    d.rows = at(rows);
+    went_well(tegroup_ep_expand(&d, NULL, &error), &error);
+    EP_DOWN();
+    ASSERT_EQ(0, memcmp(rows.data, expanded, sizeof expanded));
+    EP_UP(w.mark);
+    went_well(tegroup_ep_reduce(&d, NULL, &error), &error);
+    EP_DOWN();
+    ASSERT_EQ(0, memcmp(rows.data, reduced, sizeof reduced));
+    ASSERT_PASSING();
+    ASSERT_EQ(0, guards_changed());
+    guards_release(w.mark);
 }
 
 #endif

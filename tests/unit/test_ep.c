@@ -337,6 +337,7 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(dispatch, g.dispatch.scales.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
     REFUSED(dispatch, g.dispatch.tokens = g.dispatch.rows = none, COMBINATION, "row_links.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_I32);
     REFUSED(dispatch, g.dispatch.row_links.dtype = TEGROUP_DTYPE_I64, DTYPE, "row_links.dtype", 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64);
+    REFUSED(dispatch, g.dispatch.row_links.dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_links.dtype", error.expected, 0);
     REFUSED(dispatch, g.dispatch.row_links.rows = 5, SHAPE, "row_links.rows", 6, 5);
     REFUSED(dispatch, g.dispatch.row_links.data = g.links, CAPACITY, "row_links.data", error.expected, error.got);
     REFUSED(dispatch, g.dispatch.row_links.data = g.dispatch.rows.data, OVERLAP, "rows.data", 0, 1);
@@ -398,6 +399,9 @@ TEST(ep, expand_and_reduce_refuse) {
     BOTH(SPOIL, UNSET, "rows.dtype", error.expected, 0);
 #undef SPOIL
 #define SPOIL(x) x.row_links.data = x.rows.data
+    BOTH(SPOIL, OVERLAP, "rows.data", 0, 1);
+#undef SPOIL
+#define SPOIL(x) x.rows.data = (void *)x.shape.snapshot
     BOTH(SPOIL, OVERLAP, "rows.data", 0, 1);
 #undef SPOIL
     REFUSED(expand, g.expand.rows.dtype = TEGROUP_DTYPE_F4E2M1, DTYPE, "rows.dtype", error.expected, TEGROUP_DTYPE_F4E2M1);

@@ -206,6 +206,15 @@ TEST(tiles, follow_the_multiprocessors) {
     ASSERT_GT(others, 0);
 }
 
+static double predicted(const tegroup_gemm_desc *desc, const tegroup_target *target) {
+    tegroup_verdict v[TEGROUP_BACKEND_COUNT];
+    tegroup_error error;
+    if (tegroup_explain(desc, target, v, &error) != TEGROUP_OK) return 0;
+    for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++)
+        if (v[i].backend == TEGROUP_BACKEND_SM90) return v[i].predicted_us;
+    return 0;
+}
+
 /* Products of groups of unknown sizes, and the tile that was the fastest by 4% and more on an H200 beside the one that an H100's memory
  * asks for (`tests/bench/tiles.py`, 2026-11-28; 48 and 32 uneven groups). 5,120 bits is what a target without a number has. */
 TEST(tiles, follow_the_memory) {
@@ -213,9 +222,9 @@ TEST(tiles, follow_the_memory) {
         {1, 48, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128}, {2, 48, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128},
         {1, 32, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128}, {2, 32, 32768, 4096, 7168, 0, 0, 0, 0, 192, 128},
     };
-    tegroup_target usual = hopper(132), h100 = hopper(132), h200 = hopper(132), wider = hopper(132);
-    int others = 0;
-    h100.memory_bits = 5120, h200.memory_bits = 6016, wider.memory_bits = 8192;
+    tegroup_target usual = hopper(132), h100 = hopper(132), h200 = hopper(132), between = hopper(132), wider = hopper(132);
+    int others = 0, half = 0;
+    h100.memory_bits = 5120, h200.memory_bits = 6016, between.memory_bits = 5568, wider.memory_bits = 8192;
     for (int i = 0; i < PINNED; i++) {
         const tegroup_gemm_desc desc = product_of(&pinned[i]);
         tegroup_plan a, b, c, d;
@@ -237,6 +246,12 @@ TEST(tiles, follow_the_memory) {
         ASSERT_EQ(plan.tile_n, on_an_h200[i].tile_n);
         ASSERT_TRUE(slow.tile_m == 128 && slow.tile_n == 256);
     }
+    for (int i = 0; i < PINNED; i++) { /* what half of the correction predicts lies between what all and none do */
+        const tegroup_gemm_desc desc = product_of(&pinned[i]);
+        const double all = predicted(&desc, &h100), some = predicted(&desc, &between), none = predicted(&desc, &h200);
+        half += all != none && (some - all) * (some - none) < 0;
+    }
+    ASSERT_GT(half, 0);
 }
 
 /* sm_limit is as if the GPU had no more. */
