@@ -197,7 +197,6 @@ static void expert_parallel(void) {
     tegroup_ep_sizes_desc sizes = described<tegroup_ep_sizes_desc>();
     tegroup_ep_dispatch_desc dispatch = described<tegroup_ep_dispatch_desc>();
     tegroup_ep_combine_desc combine = described<tegroup_ep_combine_desc>();
-    tegroup_ep_links_desc links = described<tegroup_ep_links_desc>();
     tegroup_error error;
     void *windows[1] = {memory[3]};
     sizes.ranks = 1;
@@ -219,6 +218,7 @@ static void expert_parallel(void) {
     left_out(tegroup_ep_sizes(&sizes, NULL, &error), error, 12);
     left_out(tegroup_ep_dispatch(&dispatch, NULL, &error), error, 13);
     left_out(tegroup_ep_combine(&combine, NULL, &error), error, 14);
+    tegroup_ep_links_desc links = described<tegroup_ep_links_desc>();
     left_out(tegroup_ep_expand(&links, NULL, &error), error, 15);
     left_out(tegroup_ep_reduce(&links, NULL, &error), error, 16);
 #endif
