@@ -48,9 +48,12 @@ typedef enum ep_piece {
     EP_PIECES
 } ep_piece;
 
-/* What crosses ranks where windows are reached. A token of which a rank's experts want several copies can go there once,
- * with the bits of one rank, and their results can come back as one sum, with one rounding more for each rank. */
-typedef enum ep_crossing { EP_EACH_SLOT, EP_TOKENS_ONCE, EP_SUMS_ONCE } ep_crossing;
+/* What crosses ranks, where windows are reached. */
+typedef enum ep_crossing {
+    EP_EACH_SLOT,
+    EP_TOKENS_ONCE, /* a token goes once to a rank, however many of its experts are there; one rank's bits */
+    EP_SUMS_ONCE    /* and its results come back as one sum, with one rounding more for each rank */
+} ep_crossing;
 
 typedef struct ep_size {
     tegroup_space space;

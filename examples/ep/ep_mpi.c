@@ -7,12 +7,12 @@
  *                              [--timeout SECONDS] [--fault NAME]
  *     mpirun -n RANKS ./ep_mpi --train TEXT [--messages] [--steps N]      a small language model: ep_train.h
  *
- * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
- * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. With --tokens-once a token
- * crosses to each rank once, with --sums-once its results come back as one sum, too, with other roundings. A fault shows what happens
- * when something is wrong: gone, late, stops (between forward and dgrad), dead, small, counts (others are told others),
- * hostile (all are told one below 0), misaligned. A rank that notices says so in one line, and all of them end with a
- * status that is not 0. */
+ * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the
+ * owner's. With --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. With
+ * --tokens-once a token crosses to each rank once, with --sums-once its results come back as one sum, too, with
+ * other roundings. A fault shows what happens when something is wrong: gone, late, stops (between forward and
+ * dgrad), dead, small, counts (others are told others), hostile (all are told one below 0), misaligned. A rank that
+ * notices says so in one line, and all of them end with a status that is not 0. */
 #define _POSIX_C_SOURCE 200809L
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

@@ -558,8 +558,8 @@ static void bench(const options *o, int64_t tokens) {
                "others), "
                "%.0f us without\n",
                o->model->name, (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
-        printf("  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), expand %.0f us, reduce %.0f us, combine "
-               "%.0f us, %.1f MB over the wire, %.1f MB back\n",
+        printf("  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), expand %.0f us, reduce %.0f us, "
+               "combine %.0f us, %.1f MB over the wire, %.1f MB back\n",
                alone, routing, dispatch, narrow, expand, reduce, combine, wire * 1e-6, back * 1e-6);
         if (ranks > 1)
             printf("  stores to a peer %.0f GB/s: dispatch %.2f of that, combine %.2f; NCCL's grouped send and receive "

@@ -291,8 +291,9 @@ static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const
     unsigned blocks;
     if (steps >= 32) return tegroup_impl_cuda_rows(kernel, desc, width, lanes, rows, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, together), 8, &blocks, error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc),
-                                    "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
+        "the kernel must launch", error);
 }
 
 /* What the sums of a step of a row begin with: what it holds, or 0. */

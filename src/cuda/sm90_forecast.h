@@ -22,17 +22,22 @@ typedef struct tegroup_impl_sm90_rates {
     double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
-#define TEGROUP_IMPL_SM90_STEP_TB 3.6     /* TB/s at which a product's bytes go, on an H200 */
-#define TEGROUP_IMPL_SM90_SLOW_TB 0.9     /* and how much slower they go on an H100 */
-#define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
-#define TEGROUP_IMPL_SM90_ROWWISE_TB 2.1  /* likewise, a rowwise copy alone, that of an activation included */
+/* TB/s, of the same steps: a product's bytes, on an H200 and on an H100; rows that are read in BF16 while copies of
+ * them are written, and while a rowwise copy alone is, which those of activations make slower than the rates of
+ * docs/lab/quantise.md. */
+#define TEGROUP_IMPL_SM90_STEP_TB      3.6
+#define TEGROUP_IMPL_SM90_STEP_TB_H100 2.7
+#define TEGROUP_IMPL_SM90_QUANTISE_TB  1.7
+#define TEGROUP_IMPL_SM90_ROWWISE_TB   2.1
+
+#define TEGROUP_IMPL_SM90_BITS      6016 /* width of an H200's memory bus, as its driver tells it */
+#define TEGROUP_IMPL_SM90_BITS_H100 5120 /* and of an H100 SXM's */
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
- * proportion to the width of their buses, 5,120 and 6,016 bits. (Other memory of such a width may be slower: an H100
- * NVL's.) */
+ * proportion to the width of their buses. (Other memory of such a width may be slower: an H100 NVL's.) */
 static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
-    const double bits = target->memory_bits > 0 ? target->memory_bits : 5120;
-    return fmin(1, fmax(0, (6016 - bits) / (6016 - 5120)));
+    const double bits = target->memory_bits > 0 ? target->memory_bits : TEGROUP_IMPL_SM90_BITS_H100;
+    return fmin(1, fmax(0, (TEGROUP_IMPL_SM90_BITS - bits) / (TEGROUP_IMPL_SM90_BITS - TEGROUP_IMPL_SM90_BITS_H100)));
 }
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
@@ -42,13 +47,13 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
     const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
                  result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
-                 terms = wgrad     ? rows / (double)tegroup_impl_max(1, p->groups)
-                         : forward ? k
-                                   : n,
+                 terms = wgrad ? rows / (double)tegroup_impl_max(1, p->groups) : forward ? k : n,
                  bytes = wgrad ? rows * (n + k) * each + matrices * result
                                : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
                  math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
-                 memory = 1e-6 * bytes / (TEGROUP_IMPL_SM90_STEP_TB - slowness * TEGROUP_IMPL_SM90_SLOW_TB);
+                 tb = TEGROUP_IMPL_SM90_STEP_TB
+                      - slowness * (TEGROUP_IMPL_SM90_STEP_TB - TEGROUP_IMPL_SM90_STEP_TB_H100),
+                 memory = 1e-6 * bytes / tb;
     return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
 }
 

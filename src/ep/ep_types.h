@@ -21,9 +21,9 @@
  * the order of its slots. So where ranks have tokens one after another, an expert's rows are in the order that one rank
  * with all the tokens gives them, and forward, dgrad and wgrad have its bits.
  *
- * A token whose slots want several experts of one rank need cross to it, and its results back, once only: a dispatch
- * with row_links stores it once, tegroup_ep_expand then fills its other rows in the owner's memory, and, on the way
- * back, tegroup_ep_reduce there adds up a token's rows for a combine with by_owner. */
+ * A token that wants several experts of one rank need not cross to it more than once, nor its results back. A dispatch
+ * with row_links stores it once, and tegroup_ep_expand then fills its other rows in the owner's memory. On the way back
+ * tegroup_ep_reduce adds up a token's rows there, for a combine with by_owner. */
 #define TEGROUP_EP_MAX_RANKS 256
 
 /* What tegroup_ep_sizes has seen; the caller may read it whenever the work before it is done. */
@@ -115,8 +115,8 @@ typedef struct tegroup_ep_dispatch_desc {
 typedef struct tegroup_ep_links_desc {
     size_t         struct_size;  /* sizeof(tegroup_ep_links_desc)                                                */
     tegroup_space  space;        /* where everything lives; required                                             */
-    tegroup_shape  shape;        /* of this rank's experts: its groups, rows (= capacity) and snapshot are read, which
-                                    was prepared from receive_rows and lies where everything does; required      */
+    tegroup_shape  shape;        /* of this rank's experts: read are its groups, its rows (= capacity) and its snapshot,
+                                    which was prepared from receive_rows; required                               */
     tegroup_matrix row_links;    /* in  [capacity, 1], I32: of a dispatch by all ranks, after all have met       */
     tegroup_matrix rows;         /* in, out [capacity, width], in a window or not; expand: any type but F4E2M1;
                                     reduce: F16, BF16, F32 or F64                                                */
@@ -145,5 +145,5 @@ typedef struct tegroup_ep_combine_desc {
     tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
     int32_t        accumulate;   /* as tegroup_combine_desc's; 1 needs tokens                                    */
-    int32_t        by_owner;     /* 1: other ranks' rows are sums; needs tokens, and weights to be absent        */
+    int32_t        by_owner;     /* 0: by slot; 1: other ranks' rows are sums, needs tokens and no weights       */
 } tegroup_ep_combine_desc;
