@@ -133,6 +133,27 @@ static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS
     return cudaLaunchCooperativeKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
+/* Launches a kernel by its address, in clusters of `each` blocks: as many whole ones as `blocks` are. */
+static inline cudaError_t tegroup_impl_launch_clusters(const void *kernel, unsigned blocks, unsigned each,
+                                                       unsigned threads, void **arguments, size_t shared_bytes,
+                                                       struct CUstream_st *stream) {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute cluster;
+    memset(&config, 0, sizeof config);
+    memset(&cluster, 0, sizeof cluster);
+    if (each < 2) return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = each;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3(blocks - blocks % each);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
 /* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
  * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
@@ -10443,6 +10464,23 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
+/* The same on the barrier of block BLOCK of the cluster that has the place of this block's. It says that wgmma has read
+ * a stage, so it need not release what threads have written. */
+template <int BLOCK> static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier) {
+    asm volatile("{.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+                 "n"(BLOCK)
+                 : "memory");
+}
+/* Synchronizes all threads of a cluster, and has them see its initialized barriers. */
+static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
+    __syncwarp();
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
 /* Synchronizes the 128 threads of a warpgroup. Barrier 0 is the one of __syncthreads. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
@@ -10466,6 +10504,23 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                     : "memory");
+}
+/* The same into each of the two blocks of a cluster, at the same place, and counted on the barrier of each. */
+static __device__ __forceinline__ void tegroup_impl_tma_load_twice(uint32_t to, const CUtensorMap *map,
+                                                                   uint32_t barrier, int32_t x, int32_t y, int32_t z,
+                                                                   bool anywhere, uint64_t origin) {
+    const uint16_t both = 3;
+    if (anywhere)
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35)), "h"(both)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(both)
                      : "memory");
 }
 /* Loads a multiple of 16 bytes, from a multiple of 16, into shared memory, and counts them on an mbarrier. */
@@ -10749,11 +10804,11 @@ enum {
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
     TEGROUP_IMPL_SM90_RING = 3,            /* pipeline stages that these must have room for */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
-    TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_REST = 2048,  /* bytes of these for barriers, scheduled tiles and gathered row numbers */
+    TEGROUP_IMPL_SM90_ALIGN = 1024, /* bytes of these to align the ring */
+    TEGROUP_IMPL_SM90_ITEMS = 4,    /* tiles that the scheduler may be ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,   /* rows of a TMA box of C and D, and of operands whose rows run along k */
+    TEGROUP_IMPL_SM90_SHORT = 16,   /* rows of a TMA box of A for a tile of at most that many lines */
     /* bytes of a stage for each line and column of a tile, but for a line of codes: TMA's widest swizzle */
     TEGROUP_IMPL_SM90_LINE = 128,
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
@@ -10814,15 +10869,23 @@ typedef struct tegroup_impl_sm90_item {
 
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
- * added but, with ADDS_BIAS, a bias), whether the epilogue has an activation of gates and ups, or its gradient. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
+ * added but, with ADDS_BIAS, a bias), whether blocks work in pairs, whether the epilogue has an activation of gates and
+ * ups, or its gradient. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool PAIRS_ = false,
+          bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
+    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, PAIRS = PAIRS_, ACTIVATES = ACTIVATES_;
     /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
      * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
+    /* A pair is a cluster of two blocks with neighbouring tiles of the same rows of a group. Each loads half of these
+     * rows' part of a stage, for both, by multicast, so that TMA reads fewer rows for what is multiplied. A stage is
+     * free when both blocks' warps have read it. Pairs are scheduled as blocks otherwise are, and go through the same
+     * steps; where D's columns end in the first block's tile, the second one only passes stages on. */
+    static constexpr int BLOCKS = PAIRS ? 2 : 1;
+    static_assert(!PAIRS || FITS, "other tiles have no such halves");
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
@@ -10854,8 +10917,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;  /* elements that a column of the weights' tensor map is, in a fitting tile */
-    static constexpr int B_BOXES = 1; /* boxes of rows, side by side, that a stage of a fitting tile has */
+    static constexpr int A_UNIT = 1;      /* elements that a column of the weights' tensor map is, in a fitting tile */
+    static constexpr int B_BOXES = 1;     /* boxes of rows, side by side, that a stage of a fitting tile has */
     static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
@@ -10922,11 +10985,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
 
     enum { STRIPE = 8 }; /* Tile rows of a stripe are walked together, column by column, and share B in L2. */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+    /* The number of this block, or of its pair, and how many there are. */
+    static __device__ __forceinline__ int32_t worker() { return (int32_t)blockIdx.x / SHAPE::BLOCKS; }
+    static __device__ __forceinline__ int32_t workers() { return (int32_t)gridDim.x / SHAPE::BLOCKS; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
-                      width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
+                      width = SHAPE::FITS ? SHAPE::BLOCKS * SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
         across = (n + width - 1) / width;
         wide = SHAPE::FITS ? across : across - SHAPE::narrow(n, k_of(0));
@@ -11061,7 +11127,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_stretches(const tegroup_impl_sm90_call &c)
         : base(c), owner(-1), at(0), end(0), stripe(0), part(0), two(false), later(false),
-          mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x) {}
+          mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < base::workers()) {}
 
     /* Finds the next stretch. Returns false if there is none. */
     __device__ __forceinline__ bool next_stretch() {
@@ -11139,9 +11205,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 
     /* Unless all snapshots are prepared, there are no groups. */
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
-        : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
+        : base(c), turn(base::worker()), ahead(false), fresh(base::workers()) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
+        for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < base::workers() ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
         /* Balancing makes every block find all stretches, at least one for each group. A few tiles of short sums are
          * done sooner round-robin. */
@@ -11159,7 +11225,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         }
         *of = __ffs((int)__ballot_sync(0xffffffffu, turn < this->before + sum)) - 1;
         *local = (int32_t)(turn - this->before - __shfl_sync(0xffffffffu, sum - this->tiles, *of));
-        turn += gridDim.x;
+        turn += base::workers();
         return true;
     }
     /* The same for balanced blocks. Only the last groups are assigned closely, since later tiles level the others. */
@@ -11169,7 +11235,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             tegroup_impl_sm90_loads loads = {load_of, EACH, fresh, 0};
             int32_t number;
             const int32_t first = at;
-            at += tegroup_impl_sm90_assign(&loads, end - first, this->each, this->last(), (int32_t)blockIdx.x, &number);
+            at += tegroup_impl_sm90_assign(&loads, end - first, this->each, this->last(), base::worker(), &number);
             fresh = loads.fresh;
             if (number < 0) continue;
             if (ahead) {
@@ -11233,7 +11299,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             const int32_t number = narrower ? inside - f.wider * columns : inside,
                           beside = narrower ? high - f.wider : f.wider,
                           row = begin + (narrower ? f.wider : 0) + number % beside;
-            item->i0 = (from + number / beside) * SHAPE::TILE_M;
+            item->i0 = ((from + number / beside) * SHAPE::BLOCKS + (int32_t)blockIdx.x % SHAPE::BLOCKS) * SHAPE::TILE_M;
             item->j0 = (row * f.each + (int32_t)tegroup_impl_min(row, f.more)) * SHAPE::FIT;
             item->cols = f.cols(narrower);
             item->rows = (int32_t)tegroup_impl_min(there - item->j0, item->cols);
@@ -11574,7 +11640,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
+                tegroup_impl_barrier_init(at(&rest->empty[s]),
+                                          (SHAPE::TURNS ? 4 : 8) * SHAPE::BLOCKS); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
@@ -11589,9 +11656,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             }
             tegroup_impl_async_fence();
         }
-        __syncthreads();
+        if (SHAPE::PAIRS) tegroup_impl_cluster_sync();
+        else __syncthreads();
     }
-    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
+    /* Other threads of a pair may still arrive at this block's barriers, and its loads still write there. */
+    static __device__ __forceinline__ void leave() {
+        if (SHAPE::PAIRS) tegroup_impl_cluster_sync();
+    }
+    __device__ __forceinline__ bool gathers() const { return !SHAPE::PAIRS && (call.gathers_a || call.gathers_b); }
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
@@ -11883,6 +11955,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
+        if (has_none(item)) return;
         if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_A, to, full, k0, item.i0);
         else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
@@ -11899,12 +11972,18 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                 load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
     }
+    /* The second block of a pair may be behind D's columns. */
+    static __device__ __forceinline__ bool has_none(const tegroup_impl_sm90_item &item) {
+        return SHAPE::PAIRS && item.lines <= 0;
+    }
     static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
     /* Bytes of a stage that a tile loads. */
     __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        return is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE : SHAPE::A_BYTES + scale_bytes(item, k0);
+        return has_none(item)   ? 0
+               : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE
+                                : SHAPE::A_BYTES + scale_bytes(item, k0);
     }
     /* Bytes of the tiles of 128 x 4 scales that a stage has, all of the same 128 lines, and where they are. */
     __device__ __forceinline__ uint32_t scale_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
@@ -11923,7 +12002,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS ? SHAPE::B_BOXES * item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS)
+        return (SHAPE::FITS    ? SHAPE::B_BOXES * item.cols
+                : narrow(item) ? SHAPE::NARROW
+                               : SHAPE::COLS)
                * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
@@ -11931,13 +12012,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_B, to, full, k0, item.j0);
         else if (SHAPE::FITS) {
             /* One box of rows: several small ones take longer, and so does one with more rows than exist. */
-            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1,
+                          first = (int32_t)blockIdx.x % SHAPE::BLOCKS * (item.cols / SHAPE::BLOCKS), /* of this block */
+                row = item.j0 + first, rows = item.rows - first;
+            to += (uint32_t)(first * 128);
 #pragma unroll
             for (int i = 0; i < SHAPE::B_BOXES; i++, k0 += 64, to += SHAPE::COLS * 128)
-                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
                 else
-                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0,
-                             item.j0, item.rows, item.cols);
+                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row,
+                             rows, item.cols / SHAPE::BLOCKS);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
@@ -11986,7 +12070,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
+        if (SHAPE::PAIRS && operand == TEGROUP_IMPL_A)
+            tegroup_impl_tma_load_twice(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
+        else tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
     }
 };
 #endif
@@ -12302,7 +12388,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
     }
     __device__ __forceinline__ void release(uint32_t step) const {
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+        if (lane() != 0) return;
+        if (SHAPE::PAIRS) {
+            tegroup_impl_barrier_arrive_at<0>(at(&rest->empty[step % STAGES]));
+            tegroup_impl_barrier_arrive_at<1>(at(&rest->empty[step % STAGES]));
+        } else tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
     }
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
@@ -12563,6 +12653,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_work(const tegroup_impl
         tegroup_impl_registers_take<232>();
         block.multiply(warp / 4 - 1, functor);
     }
+    block.leave();
 }
 #endif
 
@@ -13766,11 +13857,11 @@ typedef struct tegroup_impl_sm90_code {
 } tegroup_impl_sm90_code;
 
 static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_CODE(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                       \
+#define TEGROUP_IMPL_SM90_CODE(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)                \
     {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
-         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),               \
+         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>>),        \
      TEGROUP_IMPL_KERNEL_F16(                                                                                          \
-         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),          \
+         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>>),   \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
 #define TEGROUP_IMPL_SM90_MMA_CODE(name, op, ns, epilogue, tb, us) {NULL, NULL, 0},
     static const tegroup_impl_sm90_code code[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
@@ -13843,7 +13934,8 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
     return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
-                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
+                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma)
+                         && !(tegroup_impl_sm90_row_of(kernel)->pairs && plan->sm_limit == 1);
 }
 static inline int32_t tegroup_impl_sm90_kernel_count(const tegroup_problem *p) {
     return tegroup_impl_sm90_multiplies_fp8(p) ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
@@ -14080,9 +14172,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
         TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                           1, t->scale_parts);
         TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
-                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
-                          "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
-                          (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV), "must be 16-byte aligned for TMA",
+                          TEGROUP_IMPL_SM90_CODES_BYTES, (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
         decoded = tegroup_impl_sm90_bytes(t);
         return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
@@ -14209,7 +14300,7 @@ static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *p
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
-    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, false, true> shape;
 };
 
 /* Makes ready to launch the kernel whose epilogue has an activation, for a plan of a forward product, or its gradient,
@@ -14298,22 +14389,23 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                             || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
                                                               (int32_t)desc->a.shape.cols)
                                    > 0);
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
-    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES, each = 1 + row->pairs; /* blocks that load a tile's rows */
+    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1;      /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m / each, call, error));
     if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
-                                                       row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
+                                                       (row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT) / each, i, call,
+                                                       error));
     if (!call->gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines
                                                : halves ? row->tile_n / 2
-                                                        : row->tile_n,
+                                                        : row->tile_n / each,
                                                call, error));
     if (narrows)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B, 64,
@@ -14369,8 +14461,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     arguments[0] = &call;
     arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),
-                         arguments, (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
+        tegroup_impl_launch_clusters((const void *)(uintptr_t)kernel, (unsigned)blocks, 1 + (unsigned)row->pairs,
+                                     TEGROUP_IMPL_SM90_THREADS, arguments,
+                                     (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
@@ -14380,8 +14473,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
-        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan)) return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
 }
@@ -14902,7 +14994,7 @@ template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
     return (uint64_t)(uintptr_t)&type;
 }
 
-#define TEGROUP_IMPL_FUNCTOR_BYTES           240
+#define TEGROUP_IMPL_FUNCTOR_BYTES 240
 #define TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES 4096 /* of a kernel, in every CUDA 12 */
 
 /* A kernel's address, if it is wanted: no other is compiled. */
@@ -14918,10 +15010,11 @@ struct tegroup_impl_sm90_functor_code<true, BF16, SHAPE, FUNCTOR> {
 };
 template <tegroup_op OP, bool BF16, typename FUNCTOR>
 static inline const void *tegroup_impl_sm90_functor_kernel_of(int32_t row) {
-#define TEGROUP_IMPL_FUNCTOR_ROW(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                     \
+#define TEGROUP_IMPL_FUNCTOR_ROW(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)              \
     if (row == TEGROUP_IMPL_SM90_##name)                                                                               \
-        return tegroup_impl_sm90_functor_code<                                                                         \
-            OP == (op), BF16, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>, FUNCTOR>::kernel();
+        return tegroup_impl_sm90_functor_code<OP == (op), BF16,                                                        \
+                                              tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>,    \
+                                              FUNCTOR>::kernel();
 #define TEGROUP_IMPL_FUNCTOR_MMA(name, op, ns, epilogue, tb, us)
     TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_FUNCTOR_ROW, TEGROUP_IMPL_FUNCTOR_MMA)
 #undef TEGROUP_IMPL_FUNCTOR_ROW

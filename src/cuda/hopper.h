@@ -37,6 +37,23 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
+/* The same on the barrier of block BLOCK of the cluster that has the place of this block's. It says that wgmma has read
+ * a stage, so it need not release what threads have written. */
+template <int BLOCK> static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier) {
+    asm volatile("{.reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+                 "n"(BLOCK)
+                 : "memory");
+}
+/* Synchronizes all threads of a cluster, and has them see its initialized barriers. */
+static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
+    __syncwarp();
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
 /* Synchronizes the 128 threads of a warpgroup. Barrier 0 is the one of __syncthreads. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
@@ -60,6 +77,23 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                     : "memory");
+}
+/* The same into each of the two blocks of a cluster, at the same place, and counted on the barrier of each. */
+static __device__ __forceinline__ void tegroup_impl_tma_load_twice(uint32_t to, const CUtensorMap *map,
+                                                                   uint32_t barrier, int32_t x, int32_t y, int32_t z,
+                                                                   bool anywhere, uint64_t origin) {
+    const uint16_t both = 3;
+    if (anywhere)
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35)), "h"(both)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(both)
                      : "memory");
 }
 /* Loads a multiple of 16 bytes, from a multiple of 16, into shared memory, and counts them on an mbarrier. */

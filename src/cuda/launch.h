@@ -8,6 +8,7 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/build.h"
 #include "base/rules.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
@@ -44,6 +45,27 @@ static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS
                                                        const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
     void *addresses[] = {(void *)(uintptr_t)&arguments...};
     return cudaLaunchCooperativeKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
+/* Launches a kernel by its address, in clusters of `each` blocks: as many whole ones as `blocks` are. */
+static inline cudaError_t tegroup_impl_launch_clusters(const void *kernel, unsigned blocks, unsigned each,
+                                                       unsigned threads, void **arguments, size_t shared_bytes,
+                                                       struct CUstream_st *stream) {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute cluster;
+    memset(&config, 0, sizeof config);
+    memset(&cluster, 0, sizeof cluster);
+    if (each < 2) return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = each;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3(blocks - blocks % each);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
 /* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on

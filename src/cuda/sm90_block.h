@@ -38,7 +38,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
+                tegroup_impl_barrier_init(at(&rest->empty[s]),
+                                          (SHAPE::TURNS ? 4 : 8) * SHAPE::BLOCKS); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
@@ -53,9 +54,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             }
             tegroup_impl_async_fence();
         }
-        __syncthreads();
+        if (SHAPE::PAIRS) tegroup_impl_cluster_sync();
+        else __syncthreads();
     }
-    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
+    /* Other threads of a pair may still arrive at this block's barriers, and its loads still write there. */
+    static __device__ __forceinline__ void leave() {
+        if (SHAPE::PAIRS) tegroup_impl_cluster_sync();
+    }
+    __device__ __forceinline__ bool gathers() const { return !SHAPE::PAIRS && (call.gathers_a || call.gathers_b); }
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }

@@ -145,6 +145,13 @@ static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_
     return bytes % 32 == 0 ? 0.030 : 0.046;
 }
 
+/* Whether pairs of blocks may pay: rows of a group begin at odd multiples of 16 bytes, which TMA takes longer to read
+ * than wgmma to multiply. A block of a pair reads half of them. (Of other rows pairs have 0.85 to 1.01 of the speed of
+ * single blocks: docs/lab/pitch.md.) */
+static inline int tegroup_impl_sm90_pairs_pay(const tegroup_problem *p) {
+    return p->lda * 2 % 32 == 16 && !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A);
+}
+
 /* Predicts the time of a product with one kernel, beside memory of this slowness. Math, scheduling and memory overlap;
  * they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
@@ -158,12 +165,14 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                          : groups->mean + 32;
     const tegroup_impl_sm90_share share =
         wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
-    const double waves =
-                     groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
+    const int each = 1 + row->pairs; /* blocks that share a tile, and that load it */
+    const double waves = groups->count * share.tiles
+                         / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks / each),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
     const double loads = row->mma ? 0
-                                  : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
-                                        + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
+                                  : (row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
+                                     + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B))
+                                        / each;
     tegroup_impl_sm90_time us;
     const int keeps_step = row->paces && k >= TEGROUP_IMPL_SM90_DRIFTING_K
                            && (groups->parts > 1 || ceil(groups->mean / row->tile_m) * row->tile_m != groups->mean);
@@ -244,7 +253,9 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     }
     for (kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
         tegroup_impl_sm90_time us;
-        if (!tegroup_impl_sm90_runs(p, kernel, with_mma)) continue;
+        if (!tegroup_impl_sm90_runs(p, kernel, with_mma)
+            || (tegroup_impl_sm90_row_of(kernel)->pairs && !tegroup_impl_sm90_pairs_pay(p)))
+            continue;
         us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks, slowness);
         if (taken.kernel >= 0 && us.total >= taken.us.total) continue;
         taken.kernel = kernel;

@@ -29,11 +29,11 @@ typedef struct tegroup_impl_sm90_code {
 } tegroup_impl_sm90_code;
 
 static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_CODE(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                       \
+#define TEGROUP_IMPL_SM90_CODE(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)                \
     {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
-         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),               \
+         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>>),        \
      TEGROUP_IMPL_KERNEL_F16(                                                                                          \
-         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),          \
+         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>>),   \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
 #define TEGROUP_IMPL_SM90_MMA_CODE(name, op, ns, epilogue, tb, us) {NULL, NULL, 0},
     static const tegroup_impl_sm90_code code[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
@@ -106,7 +106,8 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
     return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
-                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
+                   : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma)
+                         && !(tegroup_impl_sm90_row_of(kernel)->pairs && plan->sm_limit == 1);
 }
 static inline int32_t tegroup_impl_sm90_kernel_count(const tegroup_problem *p) {
     return tegroup_impl_sm90_multiplies_fp8(p) ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT

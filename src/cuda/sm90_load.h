@@ -166,6 +166,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
+        if (has_none(item)) return;
         if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_A, to, full, k0, item.i0);
         else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
@@ -182,12 +183,18 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                 load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
     }
+    /* The second block of a pair may be behind D's columns. */
+    static __device__ __forceinline__ bool has_none(const tegroup_impl_sm90_item &item) {
+        return SHAPE::PAIRS && item.lines <= 0;
+    }
     static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
     /* Bytes of a stage that a tile loads. */
     __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        return is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE : SHAPE::A_BYTES + scale_bytes(item, k0);
+        return has_none(item)   ? 0
+               : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE
+                                : SHAPE::A_BYTES + scale_bytes(item, k0);
     }
     /* Bytes of the tiles of 128 x 4 scales that a stage has, all of the same 128 lines, and where they are. */
     __device__ __forceinline__ uint32_t scale_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
@@ -206,7 +213,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS ? SHAPE::B_BOXES * item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS)
+        return (SHAPE::FITS    ? SHAPE::B_BOXES * item.cols
+                : narrow(item) ? SHAPE::NARROW
+                               : SHAPE::COLS)
                * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
@@ -214,13 +223,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_B, to, full, k0, item.j0);
         else if (SHAPE::FITS) {
             /* One box of rows: several small ones take longer, and so does one with more rows than exist. */
-            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1,
+                          first = (int32_t)blockIdx.x % SHAPE::BLOCKS * (item.cols / SHAPE::BLOCKS), /* of this block */
+                row = item.j0 + first, rows = item.rows - first;
+            to += (uint32_t)(first * 128);
 #pragma unroll
             for (int i = 0; i < SHAPE::B_BOXES; i++, k0 += 64, to += SHAPE::COLS * 128)
-                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
                 else
-                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0,
-                             item.j0, item.rows, item.cols);
+                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row,
+                             rows, item.cols / SHAPE::BLOCKS);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
@@ -269,7 +281,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
+        if (SHAPE::PAIRS && operand == TEGROUP_IMPL_A)
+            tegroup_impl_tma_load_twice(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
+        else tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
     }
 };
 #endif

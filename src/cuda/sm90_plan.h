@@ -132,9 +132,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
         TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                           1, t->scale_parts);
         TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
-                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV),
-                          "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
-                          (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV), "must be 16-byte aligned for TMA",
+                          TEGROUP_IMPL_SM90_CODES_BYTES, (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
         decoded = tegroup_impl_sm90_bytes(t);
         return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
@@ -261,7 +260,7 @@ static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *p
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
-    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, false, true> shape;
 };
 
 /* Makes ready to launch the kernel whose epilogue has an activation, for a plan of a forward product, or its gradient,
@@ -350,22 +349,23 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                             || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
                                                               (int32_t)desc->a.shape.cols)
                                    > 0);
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
-    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES, each = 1 + row->pairs; /* blocks that load a tile's rows */
+    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1;      /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m / each, call, error));
     if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
-                                                       row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
+                                                       (row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT) / each, i, call,
+                                                       error));
     if (!call->gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines
                                                : halves ? row->tile_n / 2
-                                                        : row->tile_n,
+                                                        : row->tile_n / each,
                                                call, error));
     if (narrows)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B, 64,
@@ -421,8 +421,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     arguments[0] = &call;
     arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),
-                         arguments, (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
+        tegroup_impl_launch_clusters((const void *)(uintptr_t)kernel, (unsigned)blocks, 1 + (unsigned)row->pairs,
+                                     TEGROUP_IMPL_SM90_THREADS, arguments,
+                                     (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
@@ -432,8 +433,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
-        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan)) return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
 }

@@ -35,11 +35,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
 
     enum { STRIPE = 8 }; /* Tile rows of a stripe are walked together, column by column, and share B in L2. */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+    /* The number of this block, or of its pair, and how many there are. */
+    static __device__ __forceinline__ int32_t worker() { return (int32_t)blockIdx.x / SHAPE::BLOCKS; }
+    static __device__ __forceinline__ int32_t workers() { return (int32_t)gridDim.x / SHAPE::BLOCKS; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
-                      width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
+                      width = SHAPE::FITS ? SHAPE::BLOCKS * SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
         across = (n + width - 1) / width;
         wide = SHAPE::FITS ? across : across - SHAPE::narrow(n, k_of(0));
@@ -174,7 +177,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_stretches(const tegroup_impl_sm90_call &c)
         : base(c), owner(-1), at(0), end(0), stripe(0), part(0), two(false), later(false),
-          mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x) {}
+          mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < base::workers()) {}
 
     /* Finds the next stretch. Returns false if there is none. */
     __device__ __forceinline__ bool next_stretch() {
@@ -252,9 +255,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 
     /* Unless all snapshots are prepared, there are no groups. */
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
-        : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
+        : base(c), turn(base::worker()), ahead(false), fresh(base::workers()) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
+        for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < base::workers() ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
         /* Balancing makes every block find all stretches, at least one for each group. A few tiles of short sums are
          * done sooner round-robin. */
@@ -272,7 +275,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         }
         *of = __ffs((int)__ballot_sync(0xffffffffu, turn < this->before + sum)) - 1;
         *local = (int32_t)(turn - this->before - __shfl_sync(0xffffffffu, sum - this->tiles, *of));
-        turn += gridDim.x;
+        turn += base::workers();
         return true;
     }
     /* The same for balanced blocks. Only the last groups are assigned closely, since later tiles level the others. */
@@ -282,7 +285,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             tegroup_impl_sm90_loads loads = {load_of, EACH, fresh, 0};
             int32_t number;
             const int32_t first = at;
-            at += tegroup_impl_sm90_assign(&loads, end - first, this->each, this->last(), (int32_t)blockIdx.x, &number);
+            at += tegroup_impl_sm90_assign(&loads, end - first, this->each, this->last(), base::worker(), &number);
             fresh = loads.fresh;
             if (number < 0) continue;
             if (ahead) {
@@ -346,7 +349,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             const int32_t number = narrower ? inside - f.wider * columns : inside,
                           beside = narrower ? high - f.wider : f.wider,
                           row = begin + (narrower ? f.wider : 0) + number % beside;
-            item->i0 = (from + number / beside) * SHAPE::TILE_M;
+            item->i0 = ((from + number / beside) * SHAPE::BLOCKS + (int32_t)blockIdx.x % SHAPE::BLOCKS) * SHAPE::TILE_M;
             item->j0 = (row * f.each + (int32_t)tegroup_impl_min(row, f.more)) * SHAPE::FIT;
             item->cols = f.cols(narrower);
             item->rows = (int32_t)tegroup_impl_min(there - item->j0, item->cols);

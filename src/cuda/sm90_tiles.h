@@ -36,11 +36,11 @@ enum {
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
     TEGROUP_IMPL_SM90_RING = 3,            /* pipeline stages that these must have room for */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
-    TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_REST = 2048,  /* bytes of these for barriers, scheduled tiles and gathered row numbers */
+    TEGROUP_IMPL_SM90_ALIGN = 1024, /* bytes of these to align the ring */
+    TEGROUP_IMPL_SM90_ITEMS = 4,    /* tiles that the scheduler may be ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,   /* rows of a TMA box of C and D, and of operands whose rows run along k */
+    TEGROUP_IMPL_SM90_SHORT = 16,   /* rows of a TMA box of A for a tile of at most that many lines */
     /* bytes of a stage for each line and column of a tile, but for a line of codes: TMA's widest swizzle */
     TEGROUP_IMPL_SM90_LINE = 128,
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
@@ -101,15 +101,23 @@ typedef struct tegroup_impl_sm90_item {
 
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
- * added but, with ADDS_BIAS, a bias), whether the epilogue has an activation of gates and ups, or its gradient. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
+ * added but, with ADDS_BIAS, a bias), whether blocks work in pairs, whether the epilogue has an activation of gates and
+ * ups, or its gradient. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool PAIRS_ = false,
+          bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
+    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, PAIRS = PAIRS_, ACTIVATES = ACTIVATES_;
     /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
      * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
+    /* A pair is a cluster of two blocks with neighbouring tiles of the same rows of a group. Each loads half of these
+     * rows' part of a stage, for both, by multicast, so that TMA reads fewer rows for what is multiplied. A stage is
+     * free when both blocks' warps have read it. Pairs are scheduled as blocks otherwise are, and go through the same
+     * steps; where D's columns end in the first block's tile, the second one only passes stages on. */
+    static constexpr int BLOCKS = PAIRS ? 2 : 1;
+    static_assert(!PAIRS || FITS, "other tiles have no such halves");
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
@@ -141,8 +149,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;  /* elements that a column of the weights' tensor map is, in a fitting tile */
-    static constexpr int B_BOXES = 1; /* boxes of rows, side by side, that a stage of a fitting tile has */
+    static constexpr int A_UNIT = 1;      /* elements that a column of the weights' tensor map is, in a fitting tile */
+    static constexpr int B_BOXES = 1;     /* boxes of rows, side by side, that a stage of a fitting tile has */
     static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;

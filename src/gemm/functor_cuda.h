@@ -28,7 +28,7 @@ template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
     return (uint64_t)(uintptr_t)&type;
 }
 
-#define TEGROUP_IMPL_FUNCTOR_BYTES           240
+#define TEGROUP_IMPL_FUNCTOR_BYTES 240
 #define TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES 4096 /* of a kernel, in every CUDA 12 */
 
 /* A kernel's address, if it is wanted: no other is compiled. */
@@ -44,10 +44,11 @@ struct tegroup_impl_sm90_functor_code<true, BF16, SHAPE, FUNCTOR> {
 };
 template <tegroup_op OP, bool BF16, typename FUNCTOR>
 static inline const void *tegroup_impl_sm90_functor_kernel_of(int32_t row) {
-#define TEGROUP_IMPL_FUNCTOR_ROW(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                     \
+#define TEGROUP_IMPL_FUNCTOR_ROW(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)              \
     if (row == TEGROUP_IMPL_SM90_##name)                                                                               \
-        return tegroup_impl_sm90_functor_code<                                                                         \
-            OP == (op), BF16, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>, FUNCTOR>::kernel();
+        return tegroup_impl_sm90_functor_code<OP == (op), BF16,                                                        \
+                                              tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips, pairs>,    \
+                                              FUNCTOR>::kernel();
 #define TEGROUP_IMPL_FUNCTOR_MMA(name, op, ns, epilogue, tb, us)
     TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_FUNCTOR_ROW, TEGROUP_IMPL_FUNCTOR_MMA)
 #undef TEGROUP_IMPL_FUNCTOR_ROW

@@ -37,10 +37,13 @@ SIZES = [(4096, 14336), (7168, 2048), (2048, 768), (2880, 2880), (5120, 1536), (
 
 
 def table():
-    """The kernels, in order: name, operation, whether it flips, costs."""
+    """The kernels, in order: name, operation, whether it flips, costs; for one of pairs, the number of that of single blocks, whose costs it has."""
     found = []
     for kind, name, op, shape, *costs in LINE.findall(open(TABLE).read()):
-        found.append(dict(name=name, op=int(op), flips=kind == "KERNEL" and shape.split(",")[4].strip() == "1", costs=[float(c) for c in costs]))
+        numbers = shape.split(",") if kind == "KERNEL" else ["0"] * 6
+        flips, pairs = (int(number) for number in numbers[4:6])
+        single = next((i for i, kernel in enumerate(found) if kernel["op"] == int(op) and kernel["shape"] == numbers[:5]), None) if pairs else None
+        found.append(dict(name=name, op=int(op), shape=numbers[:5], flips=flips == 1, single=single, costs=[float(c) for c in costs]))
     return found
 
 
@@ -179,7 +182,7 @@ def compare(options):
     products, times = read(options.data)
     wrong = []
     for op in (1, 2, 3):
-        here = [(number, kernel) for number, kernel in enumerate(kernels) if kernel["op"] == op]
+        here = [(number, kernel) for number, kernel in enumerate(kernels) if kernel["op"] == op and kernel["single"] is None]
         missing = [kernel["name"] for _, kernel in here if kernel["name"] not in times or numpy.isnan(times[kernel["name"]]).all()]
         if missing:
             sys.exit(f"{options.data} has no times of {', '.join(missing)}: `make tiles`, on a Hopper GPU, measures them")
@@ -205,6 +208,9 @@ def fit(options):
     held_out = numpy.arange(len(products)) % 5 == 4
     fitted, wrong = [], []
     for number, kernel in enumerate(kernels):
+        if kernel["single"] is not None:
+            fitted.append(fitted[kernel["single"]])
+            continue
         if options.only and kernel["name"] != options.only:
             fitted.append(kernel["costs"])
             continue
@@ -213,7 +219,7 @@ def fit(options):
         use = (products[:, 0] == kernel["op"]) & ~numpy.isnan(times[kernel["name"]]) & ~held_out
         some, logs = products[use], numpy.log(times[kernel["name"]][use])
         if options.only:  # among costs of another GPU: as much faster or slower as the other kernels are there
-            others = [(i, other) for i, other in enumerate(kernels) if other["op"] == kernel["op"] and i != number]
+            others = [(i, other) for i, other in enumerate(kernels) if other["op"] == kernel["op"] and other["single"] is None and i != number]
             logs = logs - numpy.nanmean([numpy.log(times[other["name"]][use] / predict(i, other["costs"], some)) for i, other in others], axis=0)
         start = numpy.maximum(options.start * numpy.array(kernel["costs"]), [1.0, 1.0, 1.0, 1.0])
         found = least_squares(lambda c: numpy.log(predict(number, c, some)) - logs, start, bounds=([1e-3, 0, 0.1, 0], [1e3, 1e4, 20, 200]),
@@ -225,7 +231,7 @@ def fit(options):
             (kernel["name"], use.sum()) + tuple(found.x) + ("  ".join("%g" % c for c in kernel["costs"]),)))
     print("\ntime of the predicted kernel over the fastest, geometric mean and worst: by the table of now, by this fit")
     for op, name in ((1, "forward"), (2, "dgrad"), (3, "wgrad")):
-        here = [i for i, kernel in enumerate(kernels) if kernel["op"] == op]
+        here = [i for i, kernel in enumerate(kernels) if kernel["op"] == op and kernel["single"] is None]
         for title, chosen in (("fitted", ~held_out), ("held out", held_out)):
             some = products[:, 0] == op
             some &= chosen

@@ -20,6 +20,23 @@ void write(uint64_t *at, phases p) {
     if (p.missing == 0 && p.bytes == 0) p.phase ^= 1, p.missing = p.arrivals;
     *at = p.arrivals | (uint64_t)p.missing << 14 | (uint64_t)p.phase << 28 | (uint64_t)(uint32_t)p.bytes << 32;
 }
+/* The block of the cluster whose shared memory an address is in, and where it is there. */
+block &owner(warp &w, uint64_t *address, const char *what) {
+    const uint64_t number = (uint32_t)*address / CLUSTER_STEP;
+    *address = (uint32_t)*address % CLUSTER_STEP;
+    block *b = number ? w.of->together->blocks.at(number - 1) : w.of;
+    if (!b) throw fault(std::string(what) + " of a block that has ended");
+    return *b;
+}
+/* The same place in another block's shared memory, which is laid out as this one's. */
+template <typename T> T *in_block(const warp &w, T *here, const block &there) {
+    return (T *)(there.shared + ((unsigned char *)here - w.of->shared));
+}
+uint64_t *barrier_at(warp &w, const operand &o, int lane, const char *what) {
+    uint64_t address = base(w, o, lane);
+    const block &there = owner(w, &address, what);
+    return in_block(w, (uint64_t *)checked_shared(w, address, 8, what), there);
+}
 void barrier_init(warp &w, const instruction &i, lanes mask) {
     EACH_LANE(l, mask) {
         const uint32_t n = (uint32_t)w.value(i.operands[1].value, l);
@@ -30,7 +47,7 @@ void barrier_init(warp &w, const instruction &i, lanes mask) {
 void barrier_arrive(warp &w, const instruction &i, lanes mask) { /* number 1: bytes are expected, too; 2: no arrival */
     EACH_LANE(l, mask) {
         const size_t first = i.number == 2 ? 0 : 1;
-        uint64_t *at = (uint64_t *)reach(w, i.operands[first], space::shared, l, 8, "mbarrier.arrive");
+        uint64_t *at = barrier_at(w, i.operands[first], l, "mbarrier.arrive");
         phases p = read(at);
         const uint32_t n = first + 1 < i.operands.size() ? (uint32_t)w.value(i.operands[first + 1].value, l) : 1;
         if (i.number) p.bytes += (int32_t)n;
@@ -180,7 +197,7 @@ void coordinates(warp &w, const operand &o, const tensor_map &map, int lane, int
         throw fault(format("%zu coordinates for a tensor map of rank %d", o.items.size(), map.rank));
     for (size_t d = 0; d < o.items.size(); d++) at[d] = (int32_t)w.value(o.items[d].value, lane);
 }
-void tensor_load(warp &w, const instruction &i, lanes mask) { /* [to], [map, coordinates], [barrier] */
+void tensor_load(warp &w, const instruction &i, lanes mask) { /* [to], [map, coordinates], [barrier], and which blocks */
     EACH_LANE(l, mask) {
         const tensor_map map = map_at(w, i.operands[1], l);
         struct {
@@ -191,21 +208,27 @@ void tensor_load(warp &w, const instruction &i, lanes mask) { /* [to], [map, coo
         shared_span(w, to, box_bytes(map), 128, "a tensor's box");
         uint64_t *barrier = (uint64_t *)reach(w, i.operands[2], space::shared, l, 8, "a tensor's mbarrier");
         warp *own = &w;
-        unsigned char *shared = w.of->shared;
         const instruction *what = &i;
-        w.of->loads.push_back([=] {
-            try {
-                each_element(map, at.x, to, [&](uint32_t offset, bool in, uint64_t address) {
-                    if (in)
-                        memcpy(shared + offset, checked(*own, address, map.element_bytes, "a tensor's load"),
-                               map.element_bytes);
-                    else memset(shared + offset, 0, map.element_bytes);
-                });
-            } catch (const fault &f) {
-                throw fault(std::string(f.what()) + "; " + place_of(*own, *what));
-            }
-            barrier_bytes(barrier, box_bytes(map));
-        });
+        const lanes blocks = i.number ? (lanes)w.value(i.operands[3].value, l) : 1u << w.of->rank;
+        EACH_LANE(rank, blocks) {
+            uint64_t none = (rank + 1u) * CLUSTER_STEP;
+            block &there = owner(w, &none, "a load to shared memory");
+            unsigned char *shared = there.shared;
+            uint64_t *tells = in_block(w, barrier, there);
+            there.loads.push_back([=] {
+                try {
+                    each_element(map, at.x, to, [&](uint32_t offset, bool in, uint64_t address) {
+                        if (in)
+                            memcpy(shared + offset, checked(*own, address, map.element_bytes, "a tensor's load"),
+                                   map.element_bytes);
+                        else memset(shared + offset, 0, map.element_bytes);
+                    });
+                } catch (const fault &f) {
+                    throw fault(std::string(f.what()) + "; " + place_of(*own, *what));
+                }
+                barrier_bytes(tells, box_bytes(map));
+            });
+        }
     }
 }
 void tensor_store(warp &w, const instruction &i, lanes mask) { /* [map, coordinates], [from]; number 1: adds FP32 */
@@ -282,7 +305,8 @@ bool find_copies(instruction &i) {
     if (starts(text, "cp.async.bulk.wait_group")) return set(bulk_wait);
     if (starts(text, "cp.async.bulk.prefetch")) return set(nothing);
     if (starts(text, "cp.async.bulk.tensor."))
-        return set(contains(text, ".shared::cluster.global") ? tensor_load
+        return i.number = contains(text, ".multicast::cluster"),
+               set(contains(text, ".shared::cluster.global") ? tensor_load
                    : contains(text, ".global.shared::cta")   ? tensor_store
                                                              : nullptr);
     if (starts(text, "cp.reduce.async.bulk.tensor.") && contains(text, ".add.")) return i.number = 1, set(tensor_store);

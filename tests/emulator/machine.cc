@@ -358,6 +358,7 @@ static void begin(grid &g, block &b, uint64_t number) {
     else b.shared = g.memories.back(), g.memories.pop_back();
     for (const place &p : g.shared) memset(b.shared + p.offset, 0xEE, p.bytes);
     b.living = (uint32_t)threads;
+    b.rank = b.id[0] % how.cluster;
     b.warps = std::vector<warp>((threads + 31) / 32);
     for (size_t i = 0; i < b.warps.size(); i++) {
         warp &w = b.warps[i];
@@ -444,9 +445,14 @@ static void run_all(grid &g) {
     std::deque<std::unique_ptr<block>> resident;
     uint64_t started = 0;
     while (started < total || !resident.empty()) {
-        while (started < total && resident.size() < most) {
-            resident.push_back(std::make_unique<block>());
-            begin(g, *resident.back(), started++);
+        while (started < total && resident.size() + how.cluster <= std::max<uint64_t>(most, how.cluster)) {
+            const auto together = std::make_shared<cluster>();
+            for (uint32_t i = 0; i < how.cluster; i++) {
+                resident.push_back(std::make_unique<block>());
+                begin(g, *resident.back(), started++);
+                resident.back()->together = together;
+                together->blocks.push_back(resident.back().get());
+            }
         }
         bool progress = false;
         for (size_t n = 0; n < resident.size(); n++) {
@@ -465,6 +471,7 @@ static void run_all(grid &g) {
                 }
             }
             for (barrier &at : b.barriers) progress |= release_block(b, at);
+            progress |= b.together->release(); /* others may have ended */
             if (!b.loads.empty() && !progress) {
                 const later load = std::move(b.loads.back());
                 b.loads.pop_back();
@@ -476,6 +483,7 @@ static void run_all(grid &g) {
             if (resident[n]->living == 0) {
                 if (!resident[n]->loads.empty())
                     throw fault("a block has ended, and something is still loaded into its shared memory");
+                resident[n]->together->blocks[resident[n]->rank] = nullptr;
                 g.memories.push_back(resident[n]->shared);
                 resident[n]->shared = nullptr;
                 resident.erase(resident.begin() + (long)n);

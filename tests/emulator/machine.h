@@ -18,6 +18,7 @@ struct launch {
     uint32_t grid[3], block[3];
     size_t dynamic_shared; /* bytes a block */
     bool cooperative;      /* all blocks run at a time */
+    uint32_t cluster;      /* blocks of a cluster, neighbours along x */
 };
 struct place {
     size_t offset, bytes;

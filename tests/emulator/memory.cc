@@ -144,6 +144,8 @@ enum special {
     SMS,
     TOGETHER,
     SHARED_BYTES,
+    RANK,
+    RANKS,
     ZERO
 };
 uint32_t special_value(warp &w, special what, int d, int lane) {
@@ -163,6 +165,8 @@ uint32_t special_value(warp &w, special what, int d, int lane) {
     case LANES_GT: return lane == 31 ? 0 : ~0u << (lane + 1);
     case LANES_GE: return ~0u << lane;
     case TOGETHER: return (uint32_t)((uintptr_t)w.of->of->barrier_memory.data() >> (d ? 32 : 0));
+    case RANK: return w.of->rank;
+    case RANKS: return how.cluster;
     case SHARED_BYTES: return (uint32_t)how.dynamic_shared;
     default: return 0;
     }
@@ -205,6 +209,8 @@ bool find_special(instruction &i) {
                {"%envreg2", TOGETHER, 0},
                {"%envreg1", TOGETHER, 1},
                {"%dynamic_smem_size", SHARED_BYTES, 0},
+               {"%cluster_ctarank", RANK, 0},
+               {"%cluster_nctarank", RANKS, 0},
                {"%smid", SM, 0},
                {"%nsmid", SMS, 0}};
     for (const auto &s : all)
@@ -214,6 +220,26 @@ bool find_special(instruction &i) {
             return true;
         }
     return false;
+}
+
+/* ---- clusters ---- */
+
+void map_address(warp &w, const instruction &i, lanes mask) { /* d, a, rank */
+    EACH_LANE(l, mask) {
+        const uint32_t rank = (uint32_t)w.value(i.b, l);
+        if (rank >= w.of->of->how.cluster) throw fault(format("block %u of a cluster of %u", rank, w.of->of->how.cluster));
+        w.set(i.d, l, (uint32_t)w.value(i.a, l) % CLUSTER_STEP + (rank + 1) * CLUSTER_STEP);
+    }
+}
+void cluster_arrive(warp &w, const instruction &, lanes mask) {
+    cluster &c = *w.of->together;
+    EACH_LANE(l, mask) w.cluster_round[l] = c.rounds;
+    c.arrived += (uint32_t)__builtin_popcount(mask);
+    c.release();
+}
+void cluster_wait(warp &w, const instruction &, lanes mask) {
+    EACH_LANE(l, mask)
+    if (w.cluster_round[l] == w.of->together->rounds) w.now().state = group::waits;
 }
 
 /* ---- lanes that tell each other ---- */
@@ -351,6 +377,12 @@ bool find_memory(instruction &i) {
         i.mask = operand_slot(0);
         return set(nothing, flow::warp_barrier);
     }
+    if (starts(text, "mapa.shared::cluster.u32")) {
+        i.d = operand_slot(0), i.a = operand_slot(1), i.b = operand_slot(2);
+        return set(map_address);
+    }
+    if (starts(text, "barrier.cluster.arrive")) return set(cluster_arrive, has(parts, "aligned") ? flow::together : flow::plain);
+    if (starts(text, "barrier.cluster.wait")) return set(cluster_wait, flow::wait);
     if (op == "bar" || op == "barrier") {
         i.how = flow::block_barrier;
         i.run = nothing;

@@ -68,6 +68,27 @@ __global__ void a_barrier_of_two_counts(float *x) {
     else asm volatile("bar.sync 1, 96;" ::: "memory");
     x[threadIdx.x] = 1;
 }
+/* The second block of a cluster tells the first that it may go on. It must not do so when that has ended. */
+template <bool WAITS> __global__ void told_by_another_block(float *x) {
+    __shared__ unsigned long long barrier;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(&barrier);
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (threadIdx.x == 0 && blockIdx.x == 1)
+        asm volatile("{.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, 0;\n\tmbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(at) : "memory");
+    if (WAITS && blockIdx.x == 0)
+        asm volatile("{.reg .pred over;\n\tagain: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], 0;\n\t@!over bra again;}" ::"r"(at) : "memory");
+    if (blockIdx.x == 0) x[32 + threadIdx.x] = x[threadIdx.x];
+}
+static void launch_cluster(void (*kernel)(float *), float *x) {
+    cudaLaunchConfig_t how = {};
+    cudaLaunchAttribute two = {};
+    two.id = cudaLaunchAttributeClusterDimension;
+    two.val.clusterDim = {2, 1, 1};
+    how.gridDim = 2, how.blockDim = 32, how.attrs = &two, how.numAttrs = 1;
+    cudaLaunchKernelEx(&how, kernel, x);
+}
 
 int main(int count, char **words) {
     static const char *names[][2] = {
@@ -75,7 +96,8 @@ int main(int count, char **words) {
         {"behind_a_shared_array", "in none of its variables"}, {"a_barrier_that_few_reach", "no thread can go on"}, {"an_arrival_too_many", "more arrivals than"},
         {"lanes_that_never_come", "no thread can go on"}, {"a_trap", "a trap"}, {"a_shuffle_with_others_masks", "not in its own mask"}, {"a_barrier_of_two_counts", "of 64 and of 96 threads"},
         {"a_copy_not_waited_for", "a wrong sum"}, {"a_copy_waited_for", "the right sum"}, {"a_barrier_left_out", "a wrong sum"}, {"a_barrier_not_left_out", "the right sum"},
-        {"a_warps_barrier_left_out", "a wrong sum"}, {"a_warps_barrier_not_left_out", "the right sum"}};
+        {"a_warps_barrier_left_out", "a wrong sum"}, {"a_warps_barrier_not_left_out", "the right sum"},
+        {"a_block_told_that_has_ended", "of a block that has ended"}, {"a_block_told_that_waits", "the right sum"}};
     if (count < 2) return 2;
     if (!strcmp(words[1], "list")) {
         for (const auto &n : names) printf("%s,%s\n", n[0], n[1]);
@@ -103,6 +125,8 @@ int main(int count, char **words) {
     else if (is("a_barrier_not_left_out")) turned_by_a_block<true><<<1, 256>>>(x), first = 256;
     else if (is("a_warps_barrier_left_out")) turned_by_a_warp<false><<<1, 32>>>(x);
     else if (is("a_warps_barrier_not_left_out")) turned_by_a_warp<true><<<1, 32>>>(x);
+    else if (is("a_block_told_that_has_ended")) launch_cluster(told_by_another_block<false>, x);
+    else if (is("a_block_told_that_waits")) launch_cluster(told_by_another_block<true>, x);
     else return 2;
     if (cudaDeviceSynchronize() != cudaSuccess) return 1;
     cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost);

@@ -120,5 +120,8 @@ slot constant(function &, uint64_t value, int width);
  * matrix descriptors reach. */
 constexpr size_t DYNAMIC_BEGIN = 1024, STATIC_BEGIN = 256 << 10;
 
+/* Added to the address in shared memory of block `rank` of the cluster once more than `rank` times, as mapa has it. */
+constexpr uint32_t CLUSTER_STEP = 1 << 24;
+
 } // namespace emulator
 #endif

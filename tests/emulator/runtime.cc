@@ -86,7 +86,7 @@ namespace {
 
 enum {
     WARP = 32, BLOCK_THREADS = 1024, MULTIPROCESSOR_THREADS = 2048, MULTIPROCESSOR_BLOCKS = 32, REGISTERS = 65536,
-    SHARED_PLAIN = 48 << 10, SHARED_ASKED = 227 << 10, SHARED_MULTIPROCESSOR = 228 << 10, SHARED_SYSTEM = 1 << 10,
+    SHARED_PLAIN = 48 << 10, SHARED_ASKED = 227 << 10, SHARED_MULTIPROCESSOR = 228 << 10, SHARED_SYSTEM = 1 << 10, CLUSTER_BLOCKS = 8,
     L2_BYTES = 50 << 20
 };
 
@@ -629,13 +629,13 @@ void run(const CUkern_st *kernel, const emulator::launch &how, const std::vector
 }
 
 void launch(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream,
-            bool cooperative) {
+            bool cooperative, unsigned cluster = 1) {
     const CUkern_st *const kernel = kernel_of(function);
     const emulator::facts f = emulator::facts_of(kernel->entry);
     must(grid.x - 1 < INT32_MAX && grid.y - 1 < UINT16_MAX && grid.z - 1 < UINT16_MAX, cudaErrorInvalidConfiguration);
     must(block.x - 1 < BLOCK_THREADS && block.y - 1 < BLOCK_THREADS && block.z - 1 < 64, cudaErrorInvalidConfiguration);
     const uint64_t threads = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
-    must(threads <= BLOCK_THREADS, cudaErrorInvalidConfiguration);
+    must(threads <= BLOCK_THREADS && grid.x % cluster == 0, cudaErrorInvalidConfiguration);
     must(threads <= most_threads(f), cudaErrorInvalidValue);
     must(f.static_shared + shared <= SHARED_PLAIN || shared <= kernel->dynamic_limit, cudaErrorInvalidValue);
     const int together = blocks_together(kernel, threads, shared);
@@ -647,21 +647,23 @@ void launch(const void *function, dim3 grid, dim3 block, void **arguments, size_
         values.resize(std::max(values.size(), p.offset + p.bytes));
         memcpy(&values[p.offset], arguments[i++], p.bytes);
     }
-    const emulator::launch how = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, cooperative};
+    const emulator::launch how = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, cooperative, cluster};
     enqueue(stream, cudaGraphNodeTypeKernel, [=] { run(kernel, how, values); });
 }
 
 void launch_with_attributes(const cudaLaunchConfig_t &how, const void *function, void **arguments,
                             cudaStream_t stream) {
     bool cooperative = false;
+    unsigned cluster = 1;
     for (unsigned i = 0; i < how.numAttrs; i++) {
         const cudaLaunchAttributeValue &value = how.attrs[i].val;
         if (how.attrs[i].id == cudaLaunchAttributeCooperative) cooperative = value.cooperative != 0;
-        if (how.attrs[i].id == cudaLaunchAttributeClusterDimension
-            && (value.clusterDim.x > 1 || value.clusterDim.y > 1 || value.clusterDim.z > 1))
-            refuse("a launch of clusters");
+        if (how.attrs[i].id != cudaLaunchAttributeClusterDimension) continue;
+        if (value.clusterDim.y > 1 || value.clusterDim.z > 1) refuse("a cluster of more than one dimension");
+        cluster = std::max(1u, value.clusterDim.x);
+        must(cluster <= CLUSTER_BLOCKS, cudaErrorInvalidClusterSize);
     }
-    launch(function, how.gridDim, how.blockDim, arguments, how.dynamicSmemBytes, stream, cooperative);
+    launch(function, how.gridDim, how.blockDim, arguments, how.dynamicSmemBytes, stream, cooperative, cluster);
 }
 
 void tell_attributes(cudaFuncAttributes *to, const void *function) {

@@ -64,6 +64,7 @@ struct warp {
     unsigned char *registers, *constants; /* of the current group's frame */
     unsigned char *areas;
     bulk copies[32], stores[32], products;
+    uint32_t cluster_round[32] = {}; /* in which a lane has arrived at the cluster's barrier */
     lanes carry = 0; /* CC.CF, which instructions with .cc write and addc, subc and madc read */
 
     template <typename T> T *at(slot s) { return (T *)(s.at >= 0 ? registers + s.at : constants + ~s.at); }
@@ -86,10 +87,19 @@ struct barrier {
     std::vector<std::function<void(bool)>> results; /* who is told */
 };
 
+/* Blocks that can reach each other's shared memory: one, unless the launch says more. */
+struct cluster {
+    std::vector<block *> blocks; /* by rank; NULL: it has ended */
+    uint32_t arrived = 0, rounds = 0;
+
+    bool release(); /* its barrier, if all living threads have arrived */
+};
+
 struct grid;
 struct block {
     grid *of;
-    uint32_t id[3];
+    std::shared_ptr<cluster> together;
+    uint32_t id[3], rank = 0;
     unsigned char *shared = nullptr; /* aligned to 1024; offsets from it are shared addresses */
     std::vector<warp> warps;
     uint32_t living;
@@ -97,6 +107,15 @@ struct block {
     std::vector<later> loads; /* that TMA has not carried out yet */
     ~block() { free(shared); }
 };
+
+inline bool cluster::release() {
+    uint32_t living = 0;
+    for (const block *b : blocks) living += b ? b->living : 0;
+    if (!arrived || arrived < living) return false;
+    arrived = 0;
+    rounds++;
+    return true;
+}
 
 struct grid {
     const kernel *what;
