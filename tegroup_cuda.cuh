@@ -14156,6 +14156,26 @@ static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_g
 static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm, tegroup_impl_sm90_weights_gemm;
 #endif
 
+/* Weights that are decoded in registers: the copy that is read, which TMA loads. */
+static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_name *name, tegroup_error *error) {
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    const tegroup_tensor *given = &desc->b;
+    const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
+                         lines = turned ? tegroup_impl_sm90_turned(&read) : read,
+                         bytes = tegroup_impl_sm90_bytes(&lines);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
+    TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                      1, given->scale_parts);
+    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B)
+                          || tegroup_impl_extent(&read) == 0,
+                      ERROR_NULL_ARGUMENT, paths.data, "must not be NULL: the plan reads the transposed copy", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_listed(given) || tegroup_impl_aligned(read.scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
+                      ERROR_ALIGNMENT, paths.scales, "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
+                      (uintptr_t)read.scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+    return tegroup_impl_sm90_check_operand(&bytes, name, paths.data, error);
+}
+
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were
  * planned. */
 static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -14168,15 +14188,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
 #endif
-    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
-        TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
-                          1, t->scale_parts);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
-                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV), "must be 16-byte aligned for TMA",
-                          TEGROUP_IMPL_SM90_CODES_BYTES, (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
-        decoded = tegroup_impl_sm90_bytes(t);
-        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
-    }
+    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan))
+        return tegroup_impl_sm90_check_weights(desc, name, error);
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
@@ -14248,7 +14261,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int beside = operand == TEGROUP_IMPL_B
                        && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
                                ? tegroup_impl_sm90_fp8_row_of((int32_t)planned)->tile_m == TEGROUP_IMPL_SM90_LINES
-                               : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
+                               : (plan->problem.op == TEGROUP_OP_DGRAD && !tegroup_impl_sm90_plans_weights(plan))
+                                     || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
     const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
@@ -14563,17 +14577,22 @@ static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegro
     return weights;
 }
 
-/* desc: rows of BF16, weights as they are. */
+/* desc: rows of BF16, weights as they are read. */
 static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_sm90_weights_row *row =
         tegroup_impl_sm90_weights_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
-    const tegroup_tensor bytes = tegroup_impl_sm90_bytes(&desc->b);
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    tegroup_gemm_desc read = *desc;
+    tegroup_tensor bytes;
     tegroup_impl_sm90_call call;
     void *arguments[1] = {&call};
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    read.op = TEGROUP_OP_FORWARD;
+    if (turned) read.b = tegroup_impl_sm90_turned(&desc->b);
+    bytes = tegroup_impl_sm90_bytes(&read.b);
     memset(&call, 0, sizeof call);
-    tegroup_impl_sm90_call_of(desc, &call);
+    tegroup_impl_sm90_call_of(&read, &call);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, row->rows, &call, error));
     for (int32_t i = 0; i < TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(row->rows); i++)
@@ -14582,7 +14601,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
                                                        error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8,
                                            TEGROUP_IMPL_SM90_WEIGHTS_COLS, &call, error));
-    call.weights = tegroup_impl_sm90_weights_of(&desc->b);
+    call.weights = tegroup_impl_sm90_weights_of(&read.b);
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
@@ -14664,19 +14683,11 @@ static __global__ void __launch_bounds__(32)
 
 /* ---- call ---- */
 
-/* An operand as the kernel reads it. A dgrad's weights are the transposed copy, described as a forward product's
- * weights are: rows and columns change places. */
+/* An operand as the kernel reads it: of a dgrad's weights, the transposed copy as a forward product's weights. */
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
-    tegroup_tensor t = tegroup_impl_as_read(desc, operand);
-    const int64_t rows = t.shape.rows;
-    if (desc->op != TEGROUP_OP_DGRAD || operand != TEGROUP_IMPL_B) return t;
-    t.ld = tegroup_impl_align(rows, TEGROUP_TRANSPOSED_ROWS);
-    t.shape.rows = t.shape.cols;
-    t.shape.cols = rows;
-    t.group_stride = 0;
-    t.scale_outer_stride = t.scale_inner_stride = 0;
-    return t;
+    const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_sm90_turned(&t) : t;
 }
 
 /* Which copies of an operand there are, and what TMA needs of the one that is read. */

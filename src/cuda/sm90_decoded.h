@@ -22,8 +22,9 @@
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product are decoded by the kernel
- * that multiplies them, in registers, where TMA can load their codes: cuda/sm90_weights.h. */
+ * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has them
+ * transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
+ * cuda/sm90_weights.h. */
 
 static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
@@ -49,24 +50,39 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
     return bytes;
 }
 
+/* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
+ * places. t: with that copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_sm90_turned(const tegroup_tensor *t) {
+    tegroup_tensor turned = *t;
+    turned.shape.rows = t->shape.cols;
+    turned.shape.cols = t->shape.rows;
+    turned.ld = tegroup_impl_align(t->shape.rows, TEGROUP_TRANSPOSED_ROWS);
+    turned.group_stride = 0;
+    turned.scale_outer_stride = turned.scale_inner_stride = 0;
+    return turned;
+}
+
 /* Whether scales lie in tiles of 128 x 4, which TMA loads: the default packing. */
 static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
     return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
-/* Whether a product holds its weights: decodes them in registers. It is a forward product whose results have two bytes
- * and are added to nothing but a bias, since its tiles are flipped, and whose groups are not so long that decoding once
- * is faster. The plan keeps the answer, as a call has no workspace to decode into but its plan's. */
+/* Whether a product holds its weights: decodes them in registers. It is a forward product, or a dgrad by the transposed
+ * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
+ * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
+ * to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const tegroup_tensor *b = &desc->b;
-    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b->dtype);
+    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
+    const tegroup_tensor b = turned ? tegroup_impl_sm90_turned(&desc->b) : desc->b;
+    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype), k = turned ? p->n : p->k,
+                  ld = turned ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
-    return p->op == TEGROUP_OP_FORWARD && tegroup_impl_scaled_by_8_bits(b->scaling)
-           && (b->dtype == TEGROUP_DTYPE_F8E4M3 || b->dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_sm90_scales_in_tiles(b) && tegroup_impl_sm90_can_flip(&unbiased) && p->k > 0
-           && p->k % TEGROUP_IMPL_SM90_K == 0 && p->ldb % unit == 0 && b->group_stride % unit == 0
+    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(b.scaling)
+           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
+           && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
+           && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
 }
 

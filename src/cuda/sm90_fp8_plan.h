@@ -24,6 +24,7 @@
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/sm90_decoded.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
@@ -110,19 +111,11 @@ static __global__ void __launch_bounds__(32)
 
 /* ---- call ---- */
 
-/* An operand as the kernel reads it. A dgrad's weights are the transposed copy, described as a forward product's
- * weights are: rows and columns change places. */
+/* An operand as the kernel reads it: of a dgrad's weights, the transposed copy as a forward product's weights. */
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
-    tegroup_tensor t = tegroup_impl_as_read(desc, operand);
-    const int64_t rows = t.shape.rows;
-    if (desc->op != TEGROUP_OP_DGRAD || operand != TEGROUP_IMPL_B) return t;
-    t.ld = tegroup_impl_align(rows, TEGROUP_TRANSPOSED_ROWS);
-    t.shape.rows = t.shape.cols;
-    t.shape.cols = rows;
-    t.group_stride = 0;
-    t.scale_outer_stride = t.scale_inner_stride = 0;
-    return t;
+    const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_sm90_turned(&t) : t;
 }
 
 /* Which copies of an operand there are, and what TMA needs of the one that is read. */

@@ -20,6 +20,7 @@
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "core/checks.h"
+#include "core/copies.h"
 #include "core/problem.h"
 #include "core/choice.h"
 #include "core/quantised.h"
@@ -116,6 +117,26 @@ static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_g
 static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm, tegroup_impl_sm90_weights_gemm;
 #endif
 
+/* Weights that are decoded in registers: the copy that is read, which TMA loads. */
+static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_name *name, tegroup_error *error) {
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    const tegroup_tensor *given = &desc->b;
+    const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
+                         lines = turned ? tegroup_impl_sm90_turned(&read) : read,
+                         bytes = tegroup_impl_sm90_bytes(&lines);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
+    TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                      1, given->scale_parts);
+    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B)
+                          || tegroup_impl_extent(&read) == 0,
+                      ERROR_NULL_ARGUMENT, paths.data, "must not be NULL: the plan reads the transposed copy", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_listed(given) || tegroup_impl_aligned(read.scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
+                      ERROR_ALIGNMENT, paths.scales, "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
+                      (uintptr_t)read.scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
+    return tegroup_impl_sm90_check_operand(&bytes, name, paths.data, error);
+}
+
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were
  * planned. */
 static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -128,15 +149,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
         return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
 #endif
-    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan)) {
-        TEGROUP_IMPL_RULE(t->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
-                          1, t->scale_parts);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || tegroup_impl_aligned(t->scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
-                          ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SCALE_INV), "must be 16-byte aligned for TMA",
-                          TEGROUP_IMPL_SM90_CODES_BYTES, (uintptr_t)t->scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);
-        decoded = tegroup_impl_sm90_bytes(t);
-        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
-    }
+    if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan))
+        return tegroup_impl_sm90_check_weights(desc, name, error);
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
@@ -208,7 +222,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int beside = operand == TEGROUP_IMPL_B
                        && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
                                ? tegroup_impl_sm90_fp8_row_of((int32_t)planned)->tile_m == TEGROUP_IMPL_SM90_LINES
-                               : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
+                               : (plan->problem.op == TEGROUP_OP_DGRAD && !tegroup_impl_sm90_plans_weights(plan))
+                                     || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
     const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE

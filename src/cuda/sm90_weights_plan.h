@@ -35,17 +35,22 @@ static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegro
     return weights;
 }
 
-/* desc: rows of BF16, weights as they are. */
+/* desc: rows of BF16, weights as they are read. */
 static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_sm90_weights_row *row =
         tegroup_impl_sm90_weights_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
-    const tegroup_tensor bytes = tegroup_impl_sm90_bytes(&desc->b);
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    tegroup_gemm_desc read = *desc;
+    tegroup_tensor bytes;
     tegroup_impl_sm90_call call;
     void *arguments[1] = {&call};
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    read.op = TEGROUP_OP_FORWARD;
+    if (turned) read.b = tegroup_impl_sm90_turned(&desc->b);
+    bytes = tegroup_impl_sm90_bytes(&read.b);
     memset(&call, 0, sizeof call);
-    tegroup_impl_sm90_call_of(desc, &call);
+    tegroup_impl_sm90_call_of(&read, &call);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, row->rows, &call, error));
     for (int32_t i = 0; i < TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(row->rows); i++)
@@ -54,7 +59,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
                                                        error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8,
                                            TEGROUP_IMPL_SM90_WEIGHTS_COLS, &call, error));
-    call.weights = tegroup_impl_sm90_weights_of(&desc->b);
+    call.weights = tegroup_impl_sm90_weights_of(&read.b);
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }

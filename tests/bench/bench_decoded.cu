@@ -46,12 +46,13 @@ static void *device(size_t bytes) {
 struct shape { const char *name; int32_t groups; int64_t rows, n, k; };
 struct format { const char *name; tegroup_scaling scaling; tegroup_dtype dtype; tegroup_scale_preset rule; bool both; };
 
-/* A BF16 operand quantised in the copy that the op reads, and `plain` made what that means. */
-static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, bool columns) {
+/* A BF16 operand quantised in the copy that the op reads, a dgrad's weights transposed, and `plain` made what that means. */
+static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, bool columns, bool transposed) {
     tegroup_tensor q = *plain;
     tegroup_layout layout;
     q.dtype = f.dtype;
     q.scaling = f.scaling;
+    if (transposed) q.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
     q.data = NULL;
     MUST(tegroup_tensor_layout(&q, columns ? TEGROUP_COPIES_COLUMNWISE : TEGROUP_COPIES_ROWWISE, &layout, &error));
     void **const buffers[] = {&q.data, &q.scale_inv, &q.columnwise_data, &q.columnwise_scale_inv};
@@ -91,8 +92,8 @@ static void compare(const shape &s, const format &f, tegroup_op op, const std::v
     fill<<<1024, 256>>>((uint16_t *)desc[0].a.data, s.rows * a_cols);
     fill<<<1024, 256>>>((uint16_t *)desc[0].b.data, wgrad ? s.rows * s.k : s.groups * s.n * s.k);
     desc[1] = desc[0];
-    if (f.both) desc[1].a = quantised_of(&desc[0].a, f, wgrad);
-    desc[1].b = quantised_of(&desc[0].b, f, op != TEGROUP_OP_FORWARD);
+    if (f.both) desc[1].a = quantised_of(&desc[0].a, f, wgrad, false);
+    desc[1].b = quantised_of(&desc[0].b, f, op != TEGROUP_OP_FORWARD, op == TEGROUP_OP_DGRAD);
     tegroup_plan plan[2];
     std::vector<float> times[2];
     cudaEvent_t begin, end;

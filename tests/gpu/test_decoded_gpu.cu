@@ -134,11 +134,12 @@ TEST(decoded_gpu, weights_in_registers) {
     memset(of_weights, 0, sizeof of_weights);
     for (int64_t i = 0; i < scaled(in_the_long_suite(1500, 60)); i++)
         for (int b = 1; b < FORMATS; b++)
-            for (int a = 0; a < FORMATS; a++) {
-                if (a != 0 && !goes(formats[a], formats[b], TEGROUP_OP_FORWARD)) continue;
-                problems++;
-                ASSERT_TRUE(run_one((uint64_t)(a * 16 + b) * 1000033u + (uint64_t)i, formats[a], formats[b], TEGROUP_OP_FORWARD, &elements, &compared));
-            }
+            for (int a = 0; a < FORMATS; a++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++) {
+                    if (a != 0 && !goes(formats[a], formats[b], (tegroup_op)op)) continue;
+                    problems++;
+                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 2 + op) * 1000033u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements, &compared));
+                }
     quantised_for_sm90 = 0;
     const int64_t *by = of_weights;
     printf("%ld problems, %ld elements, %ld of the bits of BF16; by each kernel %ld, %ld, %ld, %ld\n", (long)problems, (long)elements, (long)compared, (long)by[0],
@@ -350,14 +351,16 @@ TEST(decoded_gpu, bits_of_what_is_dequantised) {
 /* The same of weights that are decoded in registers, by tiles of both kinds; D's columns end off 16 bytes. */
 TEST(decoded_gpu, bits_of_weights_in_registers) {
     if (!hopper_here()) return;
-    large_of.n = 333, large_of.k = 832, large_of.d_ld = 336, large_of.weights = TEGROUP_DTYPE_F8E4M3;
-    for (int tall = 0; tall < 2; tall++)
-        for (int b = 1; b < FORMATS; b++)
-            for (int a = 0; a < FORMATS; a++) {
-                large_of.expected = tall ? 0 : 100;
-                if (a == 0 || goes(formats[a], formats[b], TEGROUP_OP_FORWARD))
-                    ASSERT_TRUE(large_one((uint64_t)(a * 16 + b), formats[a], formats[b], TEGROUP_OP_FORWARD, 0));
-            }
+    for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++)
+        for (int tall = 0; tall < 2; tall++)
+            for (int b = 1; b < FORMATS; b++)
+                for (int a = 0; a < FORMATS; a++) {
+                    const int dgrad = op == TEGROUP_OP_DGRAD;
+                    large_of.n = dgrad ? 832 : 333, large_of.k = dgrad ? 344 : 832, large_of.d_ld = dgrad ? 352 : 336;
+                    large_of.weights = TEGROUP_DTYPE_F8E4M3, large_of.expected = tall ? 0 : 100;
+                    if (a == 0 || goes(formats[a], formats[b], (tegroup_op)op))
+                        ASSERT_TRUE(large_one((uint64_t)((a * 16 + b) * 2 + op), formats[a], formats[b], (tegroup_op)op, dgrad));
+                }
     memset(&large_of, 0, sizeof large_of);
 }
 

@@ -88,8 +88,9 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         if (s.m == NULL) s.rows_each = up(s.rows_each, 6);
     }
     if (quantised_for_sm90 == 2) {
-        s.n = 8 * rng_int(r, 1, rng_chance(r, 30) ? 60 : 20);
-        s.k = 64 * rng_int(r, 1, 6);
+        const int64_t across = 8 * rng_int(r, 1, rng_chance(r, 30) ? 60 : 20), along = 64 * rng_int(r, 1, 6);
+        s.n = op == TEGROUP_OP_DGRAD ? along : across;
+        s.k = op == TEGROUP_OP_DGRAD ? across : along;
         s.pad = 32 * rng_int(r, 0, 1);
         s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
         s.c = C_NONE;
@@ -108,7 +109,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
                 q[which].aligned = q[which].transposed = 1;
                 q[which].parts = 1;
             }
-            if (on_gpu == 2 && op == TEGROUP_OP_FORWARD && s.k % 64 == 0) q[which].aligned = 1; /* TMA may load the weights' codes */
+            if (on_gpu == 2 && (op == TEGROUP_OP_DGRAD ? s.n : s.k) % 64 == 0) q[which].aligned = 1; /* TMA may load the weights' codes */
             if (quantised_for_sm90 == 1) q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
             if (quantised_for_sm90 == 2 && which) {
                 if (!is_fp4(f->scaling)) q[which].dtype = TEGROUP_DTYPE_F8E4M3;
