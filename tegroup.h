@@ -8651,8 +8651,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has them
- * transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
+ * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
+ * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
 static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
