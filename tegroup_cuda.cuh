@@ -12388,11 +12388,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
     }
     __device__ __forceinline__ void release(uint32_t step) const {
-        if (lane() != 0) return;
-        if (SHAPE::PAIRS) {
+        if (!SHAPE::PAIRS) {
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+        } else if (lane() == 0) {
             tegroup_impl_barrier_arrive_at<0>(at(&rest->empty[step % STAGES]));
             tegroup_impl_barrier_arrive_at<1>(at(&rest->empty[step % STAGES]));
-        } else tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+        }
     }
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
