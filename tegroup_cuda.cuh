@@ -1610,6 +1610,7 @@ typedef struct tegroup_impl_router_way {
     tegroup_impl_router_access in;  /* forward: how rows are read */
     int32_t in_piece, in_whole;     /* backward: bytes of a piece of a row; whether a batch's rows are one copy */
     int32_t out_piece, out_whole;   /* the same for rows that are written */
+    int32_t out_element;            /* bytes of an element of these */
     int32_t histogram;              /* forward: assignments are counted a block at a time */
     int32_t block_bytes;            /* bytes that a block's warps share: the histogram, or balance gradients */
     int32_t row_bytes, token_bytes; /* bytes of a token's rows; of what else it has, behind all rows */
@@ -1698,9 +1699,8 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
-    const int64_t element = tegroup_impl_bits(m.dtype) / 8;
-    const int32_t bytes = (int32_t)(m.cols * element);
-    char *to = (char *)m.data + first * m.ld * element;
+    const int32_t bytes = (int32_t)m.cols * way.out_element;
+    char *to = (char *)m.data + first * m.ld * way.out_element;
 #if __CUDA_ARCH__ >= 900
     if (way.out_whole) {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -1714,7 +1714,7 @@ static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_m
     }
 #endif
     __syncwarp();
-    for (int32_t place = 0; place < live; place++, to += m.ld * element, rows += pitch)
+    for (int32_t place = 0; place < live; place++, to += m.ld * way.out_element, rows += pitch)
         if (way.out_piece == 16) tegroup_impl_router_copy<uint4>(to, rows, bytes);
         else if (way.out_piece == 8) tegroup_impl_router_copy<uint2>(to, rows, bytes);
         else if (way.out_piece == 4) tegroup_impl_router_copy<uint32_t>(to, rows, bytes);
@@ -2181,8 +2181,8 @@ static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_r
                                                                  const char *memory, uint32_t *histogram, int64_t first,
                                                                  int32_t live) {
     REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-    char *indices = tegroup_impl_router_fixed((char *)desc.indices.data
-                                              + first * desc.indices.ld * (tegroup_impl_bits(desc.indices.dtype) / 8));
+    char *indices = tegroup_impl_router_fixed(
+        (char *)desc.indices.data + first * desc.indices.ld * (desc.indices.dtype == TEGROUP_DTYPE_I64 ? 8 : 4));
     const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
@@ -3233,6 +3233,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+    way->out_element = tegroup_impl_bits(out->dtype) / 8;
     way->out_piece = tegroup_impl_cuda_piece(out);
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;

@@ -7,7 +7,6 @@
 #include "moe/routing_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
-#include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "cpu/gemm_kernel.h"
@@ -277,8 +276,8 @@ static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_r
                                                                  const char *memory, uint32_t *histogram, int64_t first,
                                                                  int32_t live) {
     REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-    char *indices = tegroup_impl_router_fixed((char *)desc.indices.data
-                                              + first * desc.indices.ld * (tegroup_impl_bits(desc.indices.dtype) / 8));
+    char *indices = tegroup_impl_router_fixed(
+        (char *)desc.indices.data + first * desc.indices.ld * (desc.indices.dtype == TEGROUP_DTYPE_I64 ? 8 : 4));
     const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);

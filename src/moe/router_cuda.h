@@ -46,6 +46,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+    way->out_element = tegroup_impl_bits(out->dtype) / 8;
     way->out_piece = tegroup_impl_cuda_piece(out);
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
