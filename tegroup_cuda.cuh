@@ -1544,8 +1544,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
-/* All bits that are set in any of the floats. For doubles the lowest bit is reported as set: they do not count as
- * halves. */
+/* All bits that are set in any of the floats. */
 static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
     return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
 }
@@ -1882,6 +1881,18 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
+    /* Whether every number of the warp's is a half's, of at most 11 significant bits: a float that was a half has its
+     * last 13 bits clear. Doubles never count, as they may have been rounded. */
+    __device__ __forceinline__ bool halves(tegroup_dtype dtype) const {
+        if (dtype != TEGROUP_DTYPE_F32) return dtype != TEGROUP_DTYPE_F64;
+        uint32_t bits = 0;
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) bits |= tegroup_impl_quad_bits(v[turn][j]);
+        return !__any_sync(0xffffffffu, bits & 0x1fff);
+    }
+
     /* Converts halves to numbers. */
     __device__ __forceinline__ void widen(bool bf16) {
 #pragma unroll
@@ -1919,97 +1930,119 @@ template <int UNIT> struct tegroup_impl_router_slots {
 
 /* ==== [9] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
-/* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
- * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
- * Then logits of 1/16 and more lie at least 2^-14 apart, so equal probabilities come from equal logits, unless they are
- * close to 0. */
+/* Logits may differ although probabilities are equal only if the least chosen one times `sum`, which exp(logit -
+ * largest) is divided by, is below what this returns. halves: every logit of the batch has at most the 11 significant
+ * bits of a half. Then logits of 1/16 and more lie at least 2^-14 apart, so equal probabilities come from equal logits,
+ * unless they are close to 0. */
 template <typename REAL>
-static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
+static __device__ __forceinline__ REAL tegroup_impl_router_edge(REAL sum, REAL largest, bool halves) {
     const REAL small = (REAL)0.125; /* twice 1/16, so that rounding does not matter here */
-    return !halves || last < (REAL)0x1p-100
-           || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
+    const REAL edge = largest > -small ? tegroup_impl_softmax_exp(small - largest) : (REAL)0;
+    return halves ? tegroup_impl_larger(edge, (REAL)0x1p-100 * sum) : (REAL)INFINITY;
 }
 
+/* An integer that compares with those of a matrix's other logits as the logit does, unless one is NaN: any float's bits
+ * without the sign are in its order. */
+static __device__ __forceinline__ int64_t tegroup_impl_router_order(const tegroup_matrix &m, int64_t at) {
+    const uint64_t bits = m.dtype == TEGROUP_DTYPE_F64   ? ((const tegroup_impl_any64 *)m.data)[at]
+                          : m.dtype == TEGROUP_DTYPE_F32 ? (uint64_t)((const tegroup_impl_any32 *)m.data)[at] << 32
+                                                         : (uint64_t)((const tegroup_impl_any16 *)m.data)[at] << 48;
+    const int64_t magnitude = (int64_t)(bits & INT64_MAX);
+    return bits >> 63 ? -magnitude : magnitude;
+}
+
+/* A token's largest logit, and its sum of exponentials, later what its weights are divided by. */
+template <typename REAL> struct alignas(2 * sizeof(REAL)) tegroup_impl_router_softmax { REAL divisor, largest; };
+
+template <typename REAL> struct alignas(2 * sizeof(REAL)) tegroup_impl_router_choice {
+    REAL probability;
+    int32_t expert;
+};
+
+/* What a token has in shared memory besides its probabilities: first the maximum of each quad; then, at these indices,
+ * its softmax, and its choices, with the largest probability that is left behind them. */
+struct tegroup_impl_router_places {
+    int32_t softmax, choices;
+
+    explicit __device__ __forceinline__ tegroup_impl_router_places(int32_t room)
+        : softmax((room / 4 + 3) / 4 * 4), choices(softmax + 2) {}
+    template <typename REAL>
+    __device__ __forceinline__ tegroup_impl_router_softmax<REAL> &softmax_of(REAL *token) const {
+        return *(tegroup_impl_router_softmax<REAL> *)(token + softmax);
+    }
+    template <typename REAL>
+    __device__ __forceinline__ tegroup_impl_router_choice<REAL> *choices_of(REAL *token) const {
+        return (tegroup_impl_router_choice<REAL> *)(token + choices);
+    }
+};
+
 /* A warp corrects a token's choice among equal probabilities: larger logits come first, and of equal logits the lower
- * experts. So far lower experts came first whatever their logits. Leaves that were chosen are -1. */
+ * experts. So far lower experts came first whatever their logits. Leaves that were chosen are -1. This code is seldom
+ * in an instruction cache, so it is short and nothing is unrolled. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
-                                                                 REAL *leaves, const REAL *values, int32_t *indices) {
-    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
-    const int32_t lane = (int32_t)threadIdx.x % 32;
+                                                                 REAL *leaves,
+                                                                 tegroup_impl_router_choice<REAL> *choices) {
+    const int32_t lane = (int32_t)threadIdx.x % 32, k = desc.k;
     __syncwarp();
-    for (int32_t j = lane; j < desc.k; j += 32) leaves[indices[j]] = values[j];
+#pragma unroll 1
+    for (int32_t j = lane; j < k; j += 32) leaves[choices[j].expert] = choices[j].probability;
     __syncwarp();
-    for (int32_t j = 0; j < desc.k; j++) {
-        const REAL value = values[j];
-        double most = -(double)INFINITY, least = (double)INFINITY;
-        int32_t best = INT32_MAX;
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) {
+        const REAL value = choices[j].probability;
+        const bool begins = j == 0 || choices[j - 1].probability != value;
+        int64_t most = INT64_MIN, least = INT64_MAX;
+        int32_t best = 0;
+        if (begins && choices[j + 1].probability != value) continue;
+#pragma unroll 1
         for (int32_t e = lane; e < desc.experts; e += 32) {
             if (leaves[e] != value) continue;
-            const double x = tegroup_impl_load_f64(desc.logits.dtype, logits, e);
-            if (x > most || best == INT32_MAX) most = x, best = e;
-            least = tegroup_impl_smaller(least, x);
+            const int64_t x = tegroup_impl_router_order(desc.logits, token * desc.logits.ld + e);
+            if (x > most) most = x, best = e;
+            least = tegroup_impl_min(least, x);
         }
+#pragma unroll 1
         for (int step = 16; step > 0; step /= 2) {
-            const double other = __shfl_xor_sync(0xffffffffu, most, step);
+            const int64_t other = __shfl_xor_sync(0xffffffffu, most, step);
             const int32_t its = __shfl_xor_sync(0xffffffffu, best, step);
             if (other > most || (other == most && its < best)) most = other, best = its;
-            least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
+            least = tegroup_impl_min(least, __shfl_xor_sync(0xffffffffu, least, step));
         }
-        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, so the choice is right */
-            while (j + 1 < desc.k && values[j + 1] == value) j++;
+        if (begins && most == least) { /* all logits are equal, so the choice is right */
+            while (j + 1 < k && choices[j + 1].probability == value) j++;
             continue;
         }
         __syncwarp(); /* all lanes have read what one writes next */
         if (lane == 0) {
-            indices[j] = best;
+            choices[j].expert = best;
             leaves[best] = -1;
         }
         __syncwarp();
     }
 }
 
-/* Where a token's numbers are in its shared memory besides its probabilities, by index: from 0 on the maximum of each
- * quad; then what its weights are divided by, its largest logit, the probabilities that it chose, and, as int32_t,
- * their experts. */
-struct tegroup_impl_router_places {
-    int32_t divisor, largest, value, index;
-
-    template <typename REAL> static __device__ __forceinline__ tegroup_impl_router_places of(int32_t room, int32_t k) {
-        tegroup_impl_router_places at;
-        at.divisor = (room / 4 + 3) / 4 * 4;
-        at.largest = at.divisor + 1;
-        at.value = at.divisor + 2;
-        at.index = (at.value + k) * (int32_t)(sizeof(REAL) / 4);
-        return at;
-    }
-};
-
 /* Replaces a batch's logits by exp(logit - largest), and sets `sum` to each token's sum of them. Returns the sum of
- * these sums; `bits` collects the bits that are set in any logit. */
+ * these sums. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
-    const tegroup_impl_router_places &at, char *memory, int32_t experts, REAL *sum, uint32_t &bits) {
+    const tegroup_impl_router_places &at, char *memory, int32_t experts, REAL *sum) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    REAL sums_of_all = 0;
+    REAL largest[TURNS], sums_of_all = 0;
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
-        bits |= tegroup_impl_quad_bits(most);
 #pragma unroll
-        for (int j = 1; j < QUADS; j++) {
-            bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
+        for (int j = 1; j < QUADS; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
-        }
-        const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
-        if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
+        largest[turn] = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
             /* a quad that stands in for one that the row lacks adds 0 */
-            const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
+            const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest[turn] : (REAL)INFINITY;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
@@ -2019,6 +2052,10 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
         sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
         sums_of_all += sum[turn];
     }
+    if (batch_of::part() == 0) /* after all turns: a branch in each would keep them from overlapping */
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+            at.softmax_of((REAL *)(memory + batch_of::place(turn) * way.token_bytes)) = {sum[turn], largest[turn]};
     return sums_of_all;
 }
 
@@ -2035,7 +2072,6 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
         REAL *parents = (REAL *)(memory + place * way.token_bytes);
         quad *leaves = (quad *)(rows + place * way.row_bytes);
         const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
-        if (batch_of::part() == 0) parents[at.divisor] = sum[turn];
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
             const int32_t q = batch_of::quad_of(j);
@@ -2062,9 +2098,11 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     const int32_t lane = (int32_t)threadIdx.x % 32;
 #pragma unroll 1
     for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
-        const REAL sum = ((REAL *)(memory + place * way.token_bytes))[at.divisor];
+        const REAL sum = at.softmax_of((REAL *)(memory + place * way.token_bytes)).divisor;
         if (sum == sum) continue;
+#pragma unroll 1
         for (int32_t q = lane % LANES; 4 * q < experts; q += LANES) {
+#pragma unroll 1
             for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++) ((REAL *)(rows + place * way.row_bytes))[e] = 0;
             ((REAL *)(memory + place * way.token_bytes))[q] = 0;
         }
@@ -2075,15 +2113,17 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
  * each four, `parents` the maximum of each quad, `leaves` the probabilities. What was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_choice<REAL> choice;
     int32_t experts, fellow, begin;
     uint32_t before; /* the token's lanes in front of this one */
     REAL *tree, *parents, *leaves;
-    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step between two */
+    REAL all, edge;         /* sum of exponentials; see tegroup_impl_router_edge */
+    REAL chosen, last, gap; /* sum of choices; the last choice; the least step between two */
     REAL root[NODES];
 
     __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
                                                            const tegroup_impl_router_places &at, char *rows,
-                                                           char *memory, int32_t experts_)
+                                                           char *memory, int32_t experts_, bool halves)
         : experts(experts_) {
         const int32_t lane = (int32_t)threadIdx.x % 32;
         fellow = lane % SHARE;
@@ -2092,7 +2132,9 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         tree = (REAL *)(memory + lane / SHARE * way.token_bytes);
         parents = tree + begin / 4;
         leaves = (REAL *)(rows + lane / SHARE * way.row_bytes) + begin;
-        all = tree[at.divisor];
+        const tegroup_impl_router_softmax<REAL> softmax = at.softmax_of(tree);
+        all = softmax.divisor;
+        edge = tegroup_impl_router_edge(all, softmax.largest, halves);
         chosen = all != all ? all : (REAL)0;
         last = gap = 2;
 #pragma unroll
@@ -2106,10 +2148,10 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Makes choice j. Every lane finds its own best, and what would remain without it, before the token's lanes know
+    /* Makes a choice. Every lane finds its own best, and what would remain without it, before the token's lanes know
      * whose is taken: these steps depend on one another, while lanes are free. Of equals the first is taken, also
      * between lanes. */
-    __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
+    __device__ __forceinline__ void choose(choice *to) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
         const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
@@ -2130,68 +2172,63 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         gap = tegroup_impl_smaller(gap, last - best);
         last = best;
         if (taken) {
-            tree[at.value + j] = best;
-            ((int32_t *)tree)[at.index + j] = begin + e;
+            *to = {best, begin + e};
             leaves[e] = -1;
             parents[q] = second;
         }
 #pragma unroll
         for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
     }
-    /* Includes the step from the last choice to the best that is left. */
-    __device__ __forceinline__ void meet_rest() {
-        const REAL mine = best_of_mine();
-        gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
+    /* Notes the best that is left behind the last choice. Returns whether the choice may be wrong among equals. */
+    __device__ __forceinline__ bool finish(choice *end) {
+        const REAL rest = tegroup_impl_lanes_max<REAL, SHARE>(best_of_mine());
+        if (fellow == 0) end->probability = rest;
+        return tegroup_impl_smaller(gap, last - rest) == 0 && last * all < edge;
     }
 };
 
-/* The lanes choose for the batch's tokens. bits: those that are set in any logit. */
+/* The lanes choose for the batch's tokens. halves: see tegroup_impl_router_edge. */
 template <typename REAL, int TOKENS, int QUADS>
 static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_router_way &way,
                                                                   const tegroup_impl_router_places &at, char *rows,
                                                                   char *memory, int64_t first, int32_t live,
-                                                                  uint32_t bits) {
+                                                                  bool halves) {
     enum { share = 32 / TOKENS };
-    const int32_t lane = (int32_t)threadIdx.x % 32, k = desc.k;
-    tegroup_impl_router_chooser<REAL, share, QUADS / 4> my(way, at, rows, memory, desc.experts);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    tegroup_impl_router_chooser<REAL, share, QUADS / 4> my(way, at, rows, memory, desc.experts, halves);
+    tegroup_impl_router_choice<REAL> *to = at.choices_of(my.tree), *const end = to + desc.k;
 #pragma unroll 1
-    for (int32_t j = 0; j < k; j++) my.choose(at, j);
-    my.meet_rest();
-    if (__any_sync(0xffffffffu, my.gap == 0)) {
-        const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
-                   doubt = my.gap == 0 && my.fellow == 0 && lane / share < live && my.all == my.all
-                           && tegroup_impl_router_doubt(my.last, my.all, my.tree[at.largest], halves);
-        for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
-            const int32_t place = (__ffs((int)left) - 1) / share;
-            REAL *token = (REAL *)(memory + place * way.token_bytes);
-            tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes), token + at.value,
-                                      (int32_t *)token + at.index);
-        }
+    for (; to != end; to++) my.choose(to);
+    const bool doubt = my.finish(end) && my.fellow == 0 && lane / share < live;
+    for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+        const int32_t place = (__ffs((int)left) - 1) / share;
+        tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes),
+                                  at.choices_of((REAL *)(memory + place * way.token_bytes)));
     }
     __syncwarp(); /* all lanes have read `all` from there */
-    if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
+    if (my.fellow == 0) at.softmax_of(my.tree).divisor = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
 /* Writes the batch's weights and indices, and counts them, as far as they are wanted. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
-                                                                 const tegroup_impl_router_places &at,
-                                                                 const char *memory, uint32_t *histogram, int64_t first,
-                                                                 int32_t live) {
+                                                                 const tegroup_impl_router_places &at, char *memory,
+                                                                 uint32_t *histogram, int64_t first, int32_t live) {
     REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
     char *indices = tegroup_impl_router_fixed(
         (char *)desc.indices.data + first * desc.indices.ld * (desc.indices.dtype == TEGROUP_DTYPE_I64 ? 8 : 4));
     const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
-        const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
-        const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
+        REAL *token = (REAL *)(memory + slot.place * way.token_bytes);
+        const tegroup_impl_router_choice<REAL> chosen = at.choices_of(token)[slot.choice];
+        const int32_t e = chosen.expert;
         if (way.histogram) atomicAdd(&histogram[e], 1u);
         else tegroup_impl_add_count(desc.counts, e, 1);
         if (weighted)
             weights[slot.place * desc.weights.ld + slot.choice] =
-                tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+                tegroup_impl_quotient(chosen.probability, at.softmax_of(token).divisor);
         tegroup_impl_store_int(desc.indices.dtype, indices, slot.place * desc.indices.ld + slot.choice, e);
     }
 }
@@ -2203,9 +2240,9 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
     enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane in choosing */
-    const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
+    const int32_t experts = desc.experts, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   warp = (int32_t)threadIdx.x / 32;
-    const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
+    const tegroup_impl_router_places at(room);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *memory = rows + tokens * way.row_bytes;
@@ -2222,15 +2259,13 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS];
-        /* bits set in any logit: widened halves leave the last 13 clear; F64 never counts as halves, as it may be
-         * rounded */
-        uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
             else batch.widen(false);
         }
         batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
-        const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
+        const bool halves = batch.halves(desc.logits.dtype);
+        const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum);
         tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
         if (desc.probabilities.dtype != TEGROUP_DTYPE_UNSET)
             tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
@@ -2242,7 +2277,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         if (sums_of_all != sums_of_all)
             tegroup_impl_router_choose_first<REAL, LANES>(way, at, rows, memory, tokens, experts);
         __syncwarp();
-        tegroup_impl_router_choose<REAL, tokens, quads>(desc, way, at, rows, memory, first, live, bits);
+        tegroup_impl_router_choose<REAL, tokens, quads>(desc, way, at, rows, memory, first, live, halves);
         __syncwarp();
         tegroup_impl_router_write<REAL>(desc, way, at, memory, histogram, first, live);
         __syncwarp();
@@ -3262,7 +3297,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
-                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
+                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + 2 * (desc->k + 1)) * real_bytes;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     if (tegroup_impl_router_schemed(desc)) return tegroup_impl_cuda_scheme(desc, stream, error);

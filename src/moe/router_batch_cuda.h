@@ -59,8 +59,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
-/* All bits that are set in any of the floats. For doubles the lowest bit is reported as set: they do not count as
- * halves. */
+/* All bits that are set in any of the floats. */
 static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
     return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
 }
@@ -395,6 +394,18 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                             tegroup_impl_store_as(m.dtype, rows + place(turn) * pitch, 4 * quad_of(j) + i,
                                                   v[turn][j].x[i]);
         }
+    }
+
+    /* Whether every number of the warp's is a half's, of at most 11 significant bits: a float that was a half has its
+     * last 13 bits clear. Doubles never count, as they may have been rounded. */
+    __device__ __forceinline__ bool halves(tegroup_dtype dtype) const {
+        if (dtype != TEGROUP_DTYPE_F32) return dtype != TEGROUP_DTYPE_F64;
+        uint32_t bits = 0;
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) bits |= tegroup_impl_quad_bits(v[turn][j]);
+        return !__any_sync(0xffffffffu, bits & 0x1fff);
     }
 
     /* Converts halves to numbers. */

@@ -75,7 +75,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
-                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
+                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + 2 * (desc->k + 1)) * real_bytes;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     if (tegroup_impl_router_schemed(desc)) return tegroup_impl_cuda_scheme(desc, stream, error);
