@@ -3994,19 +3994,24 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     return grid;
 }
 
-/* Of group g, of whose buffer the groups before take `before` scales: a loop that walks the groups in order begins with
- * 0 and adds count. */
+/* Where the scales of group g begin, of whose buffer the groups before take `before`: a loop that walks the groups in
+ * order begins with 0 and adds count. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_grid_base(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid,
+                                                     const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                     int64_t before) {
+    if (tegroup_impl_listed(t)) return 0;
+    if (!tegroup_impl_scales_strided(t, columnwise)) return before;
+    if (grid->outer_count == 0) return 0;
+    if (view && view->rows) return view->start[g] * grid->outer_stride;
+    return g * grid->parts * grid->part_stride;
+}
 TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegroup_tensor *t,
                                                                       const tegroup_scaling_facts *facts,
                                                                       const tegroup_snapshot_view *view, int32_t g,
                                                                       int columnwise, int64_t before) {
     tegroup_impl_scale_grid grid =
         tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
-    if (tegroup_impl_listed(t)) return grid;
-    if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
-    else if (grid.outer_count == 0) return grid;
-    else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
-    else grid.base = g * grid.parts * grid.part_stride;
+    grid.base = tegroup_impl_scale_grid_base(t, &grid, view, g, columnwise, before);
     return grid;
 }
 
@@ -4754,7 +4759,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
 
 TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
     const tegroup_snapshot_header *header = fit->header;
-#define TEGROUP_IMPL_AND(holds, words, expected, got) &&(holds)
+#define TEGROUP_IMPL_AND(holds, words, expected, got) &(holds) /* without a branch, so that all are read at once */
     return !header || (1 TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_AND, ""));
 #undef TEGROUP_IMPL_AND
 }
@@ -12442,16 +12447,25 @@ TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegr
     before->transposed += tegroup_impl_transposed_count(sides);
 }
 
-TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
-                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
-                                                       const tegroup_impl_before *before) {
+/* A copy of group g, whose scales would lie as the grid says if it were the first. */
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                         int32_t g, int columnwise, const tegroup_impl_before *before,
+                                                         const tegroup_impl_scale_grid *grid) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_impl_copy copy;
     copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
     copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
     copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
-    copy.grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before->scales[columnwise]);
+    copy.grid = *grid;
+    copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
     return copy;
+}
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                       const tegroup_impl_before *before) {
+    const tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
+    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {

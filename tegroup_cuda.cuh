@@ -38,11 +38,11 @@
  *   [28] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
  *   [29] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [30] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [31] layer/quantize_registers_cuda.h Quantise: rowwise blocks of BF16, in registers
+ *   [31] layer/quantize_registers_cuda.h Quantise: BF16 as it lies, in registers
  *   [32] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [33] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
  *   [34] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [35] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
+ *   [35] layer/quantize_1x128_cuda.h Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step
  *   [36] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
  *   [37] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
  *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
@@ -5770,8 +5770,11 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
     int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
     int32_t plain;                    /* 1: values are those of input, and rows not gathered */
+    int32_t usual;                    /* 1: the rule is tegroup_impl_usual_rule             */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
+    tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* of a group with all rows and columns */
+    tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
@@ -5782,9 +5785,8 @@ struct tegroup_impl_quantize_shared {
     /* Threads write four at a time. */
     __align__(16) uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    tegroup_snapshot_view view;
-    tegroup_impl_before before;
-    int64_t works, works_before;
+    tegroup_impl_before before, after; /* after: with the group itself */
+    int64_t works_of, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
     int32_t g, part, across;
@@ -5856,19 +5858,38 @@ static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup
     return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
 }
 
+/* The scales of one copy of a group of these extents, as if it were the first. */
+static __device__ __forceinline__ tegroup_impl_scale_grid
+tegroup_impl_quantize_grid(const tegroup_impl_quantize_launch &call, tegroup_impl_sides sides, int copy) {
+    tegroup_impl_scale_grid grid = call.grids[copy];
+    const bool there = (sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(&call.facts);
+    grid.part_rows = tegroup_impl_part_rows(call, sides.rows);
+    const int64_t outer = copy ? sides.cols : grid.part_rows, inner = copy ? grid.part_rows : sides.cols;
+    grid.outer_count = !there ? 0 : grid.outer_shift == 62 ? 1 : tegroup_impl_blocks_of(outer, grid.outer_shift);
+    grid.inner_count = !there ? 0 : grid.inner_shift == 62 ? 1 : tegroup_impl_blocks_of(inner, grid.inner_shift);
+    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
+    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
+    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    if (tegroup_impl_scales_strided(&call.desc.output, copy))
+        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
+    else if (grid.packed || call.facts.outer_fastest)
+        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, grid.outer_stride);
+    else grid.outer_stride = grid.inner_extent;
+    return grid;
+}
+
 /* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
  * That takes long where their instructions are not in a cache, so they are short. */
 
 /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
-static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call,
-                                                                  const tegroup_snapshot_view &view, int32_t g,
+static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call, int32_t g,
                                                                   tegroup_impl_before *before) {
-    const tegroup_tensor *t = &call.desc.output;
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-    const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
+    const int32_t parts = call.grids[0].parts;
 #pragma unroll 1
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
     return tegroup_impl_works_across(call, sides.cols)
            * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
@@ -5877,17 +5898,17 @@ static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_
 /* Goes on to the group and the part of a work: one thread's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
                                                                tegroup_impl_quantize_shared &shared, int64_t work) {
-    tegroup_impl_before before = shared.before;
     int32_t g = shared.g;
-    int64_t first = shared.works_before, works;
-    while (first + (works = tegroup_impl_quantize_take(call, shared.view, g, &before)) <= work) {
+    int64_t first = shared.works_before, works = shared.works_of;
+    while (first + works <= work) {
+        shared.before = shared.after;
         first += works;
-        shared.before = before;
-        g++;
+        works = tegroup_impl_quantize_take(call, ++g, &shared.after);
     }
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &shared.view, g);
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
     shared.g = g;
     shared.works_before = first;
+    shared.works_of = works;
     shared.rows = sides.rows;
     shared.cols = sides.cols;
     shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
@@ -5903,17 +5924,18 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
                                                                    tegroup_impl_quantize_shared &shared, int piece) {
     const tegroup_tensor *t = &call.desc.output;
     const int32_t g = shared.g;
+    const tegroup_impl_sides sides = tegroup_impl_sides_of(shared.rows, shared.cols);
     if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-        tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &shared.view, g, piece, &shared.before);
-        const int64_t turned =
-            shared.before.transposed + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+        const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, piece);
+        tegroup_impl_copy copy = tegroup_impl_copy_with(t, &call.view, g, piece, &shared.before, &grid);
+        const int64_t turned = shared.before.transposed + tegroup_impl_transposed_count(sides);
         if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
             || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
             copy.data = NULL;
         shared.copies[piece] = copy;
     }
-    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &shared.view, g);
-    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &shared.view, g);
+    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
+    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
     if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
     shared.global = tegroup_impl_group_global(&call.desc, g);
     if (!tegroup_impl_scaled_as_one(&call.facts)) return;
@@ -5926,20 +5948,48 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
 struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
+    const bool fits;    /* the snapshot is one for the tensor; else there are no works */
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
-    /* A snapshot that is none for the tensor leads to no works. */
     __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
                                                           tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), begin(0), end(0), step(1), turn(0) {
-        if (threadIdx.x == 0) {
-            shared.view = tegroup_impl_fitting_view(&call.desc.output);
-            shared.g = 0;
-            shared.before = {{0, 0}, 0};
+        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), step(1), turn(0) {
+        if (fits) share();
+    }
+    static __device__ __forceinline__ bool fitting(const tegroup_impl_quantize_launch &call) {
+        const tegroup_impl_fit fit = tegroup_impl_fit_of(&call.desc.output);
+        return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
+    }
+
+    /* Sums of what the threads before this one have, of those that are asked for as bits; returns the first of all
+     * threads. */
+    static __device__ __forceinline__ int64_t scan(int64_t *sum, int32_t asked) {
+        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32, SUMS = 4 };
+        __shared__ int64_t of_warps[WARPS][SUMS];
+        const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
+        int64_t all = 0;
+#pragma unroll
+        for (int32_t i = 0; i < SUMS; i++) {
+            const int64_t mine = sum[i];
+            if (!(asked >> i & 1)) continue;
+#pragma unroll 1
+            for (int32_t step = 1; step < 32; step *= 2) {
+                const int64_t other = __shfl_up_sync(0xffffffffu, sum[i], step);
+                if (lane >= step) sum[i] += other;
+            }
+            if (lane == 31) of_warps[warp][i] = sum[i];
+            sum[i] -= mine;
         }
         __syncthreads();
-        if (!tegroup_impl_ragged(&call.desc.output.shape) || shared.view.rows) share();
+#pragma unroll 1
+        for (int32_t w = 0; w < WARPS; w++) {
+            all += of_warps[w][0];
+#pragma unroll
+            for (int32_t i = 0; i < SUMS; i++)
+                if (w < warp && asked >> i & 1) sum[i] += of_warps[w][i];
+        }
+        return all;
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
@@ -5951,22 +6001,20 @@ struct tegroup_impl_quantize_walk {
         const int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
         int64_t mine = 0, sum[4];
-        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, shared.view, h, &taken);
+        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, h, &taken);
         sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
-        const int scanned = 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3;
-#pragma unroll 1
-        for (int i = 0; i < 4; i++)
-            if (scanned >> i & 1) sum[i] = tegroup_impl_block_scan(sum[i], false);
-        if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
-        __syncthreads();
+        const int64_t works = scan(sum, 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3),
+                      stretch = tegroup_impl_ceil_div(works, blocks);
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
         turn = (int32_t)blockIdx.x - first;
-        begin = tegroup_impl_share_begin(shared.works, first, blocks) + turn;
-        end = tegroup_impl_share_begin(shared.works, first + step, blocks);
-        if (begin < sum[0] || begin >= sum[0] + mine) return;
-        shared.g = g;
+        begin = stretch * first + turn;
+        end = tegroup_impl_min(stretch * (first + step), works);
+        if (begin >= end || begin < sum[0] || begin >= sum[0] + mine) return;
+        shared.g = g - 1; /* which, as it were, has no works */
         shared.works_before = sum[0];
-        shared.before = {{sum[1], sum[2]}, sum[3]};
+        shared.works_of = 0;
+        shared.after = {{sum[1], sum[2]}, sum[3]};
+        tegroup_impl_quantize_find(call, shared, begin);
     }
     __device__ __forceinline__ int64_t next(int64_t work) {
         turn = turn + 1 < step ? turn + 1 : 0;
@@ -5974,9 +6022,11 @@ struct tegroup_impl_quantize_walk {
     }
     /* Goes on to a work of another part, or of another group. */
     __device__ __forceinline__ void meet(int64_t work) const {
-        __syncthreads(); /* what is known of the part before has been read */
-        if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
-        __syncthreads();
+        __syncthreads(); /* what is known of the part before has been read, or the first one has been found */
+        if (work != begin) {
+            if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
+            __syncthreads();
+        }
         if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
         __syncthreads();
     }
@@ -6363,23 +6413,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 }
 
 /* What is one number a group, after its amax: the last block's work. */
-static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call,
-                                                                        const tegroup_snapshot_view &view) {
+static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call) {
     const tegroup_tensor *t = &call.desc.output;
-    if (tegroup_impl_ragged(&t->shape) && !view.header) return;
     for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
         const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
         tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
         for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
+            copies[c] = tegroup_impl_copy_of(t, &call.facts, &call.view, g, c, &before);
         tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
     }
 }
 static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                          const tegroup_snapshot_view &view) {
-    if (blockIdx.x == gridDim.x - 1 && call.copies
+                                                                          const tegroup_impl_quantize_walk &walk) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies && walk.fits
         && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
-        tegroup_impl_quantize_store_numbers(call, view);
+        tegroup_impl_quantize_store_numbers(call);
 }
 
 /* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
@@ -6394,7 +6442,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, shared.view);
+    tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {
@@ -6560,7 +6608,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, shared.view);
+    tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {
@@ -6584,66 +6632,111 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [31] Quantise: rowwise blocks of BF16, in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [31] Quantise: BF16 as it lies, in registers (src/layer/quantize_registers_cuda.h) ==== */
 
-/* These kernels make what the kernel of strips makes, of values that are only read: each stays in the registers of its
- * thread, which takes a third of the instructions. */
+/* These kernels make what those of strips and tiles make, of values that are only read: each stays in the registers of
+ * its thread from the load to the last store, which takes a third of the instructions. */
 enum {
-    TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor, of up to 128 registers a thread */
-    TEGROUP_IMPL_REGISTERS_PIECES = 8    /* of a thread, eight values each */
+    TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
+    TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
+    TEGROUP_IMPL_REGISTERS_ALL = 32      /* LANES where a scale is of all values of a tile, or of a group */
 };
 
-/* Whether these kernels write the copy of a call: rows at multiples of 16 bytes, and eight codes at multiples of their
- * own length. */
-static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *in = &call->desc.input, *out = &call->desc.output;
-    const tegroup_scaling_facts *facts = &call->facts;
-    return in->dtype == TEGROUP_DTYPE_BF16 && facts->choice_outer == 1 && facts->block_inner > 0 && call->plain
-           && call->vectors && !call->desc.rule.divide && !call->raises && call->copies == 1 << TEGROUP_IMPL_ROWWISE
-           && !tegroup_impl_listed(in) && !tegroup_impl_listed(out) && tegroup_impl_aligned(in->data, 16)
-           && tegroup_impl_aligned(out->data, (size_t)tegroup_impl_bits(out->dtype)) && out->shape.cols % 8 == 0
-           && tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+/* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
+static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *in = &call->desc.input;
+    return in->dtype == TEGROUP_DTYPE_BF16 && call->plain && call->vectors && !tegroup_impl_listed(in)
+           && tegroup_impl_aligned(in->data, 16) && in->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
-/* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256
- * values of a row. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
- * BITS: of a code. SHIFT: the logarithm of LANES, so that a block has 2^(SHIFT + 3) values. */
-template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
+/* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
+ * length. A column's codes of several parts need not lie so. */
+static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *out = &call->desc.output;
+    const tegroup_scaling_facts *facts = &call->facts;
+    const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
+              rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
+    if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
+        return 0;
+    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128
+        && (facts->choice_outer != 1 || facts->block_inner == 0))
+        return 0;
+    if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
+    if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
+    if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
+    return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* The rule that most calls have for blocks of 32 and of 16 values. A kernel that knows it finds a scale in a third of
+ * the steps. */
+TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) {
+    const tegroup_scale_rule mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
+                             mxfp4 = {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},
+                             nvfp4 = {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0};
+    return lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
+}
+
+/* A thread's part of a work: eight pieces of eight values. A work is a tile of 128 x 128 (TILE), of which a piece is a
+ * row; or, where there is a rowwise copy alone, a strip: 2,048 values a warp, of one row or, where a row is short, of
+ * up to eight, of which a piece of all lanes is 256 beside each other. LANES beside each other have a block of each
+ * piece, and share out the blocks' scales among them. BITS: of a code; 0: amax alone is found. */
+template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
-    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, SHIFT = LANES == 16 ? 4 : LANES == 4 ? 2 : 1 };
-    enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales that a lane finds */
+    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
+    enum { ALL = LANES == TEGROUP_IMPL_REGISTERS_ALL, LOG = LANES >= 16 ? 4 : LANES == 4 ? 2 : 1 };
+    enum { SHIFT = LOG + 3, BLOCK = 1 << SHIFT };          /* of a block's values */
+    enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
-    const tegroup_impl_quantize_shared &shared;
-    const int32_t lane, in_row; /* in_row: logarithm of a row's pieces */
-    int64_t row, col0;          /* the warp's first, in the part */
-    int32_t rows, cols;         /* that are there */
+    tegroup_impl_quantize_shared &shared;
+    uint4 *const turned;               /* TILE: room for codes */
+    const int32_t lane, in_row, first; /* in_row: logarithm of a row's pieces; first: the thread's column */
+    int64_t row0, row, col0;           /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;                /* that are there: below `row`, and of the work */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
-                                                               const tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8) {}
+                                                               tegroup_impl_quantize_shared &s, uint4 *t)
+        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8),
+          first(lane % (TILE ? 16 : 32) * 8) {}
 
-    __device__ __forceinline__ int32_t down(int32_t piece) const { return piece >> in_row; }
-    __device__ __forceinline__ int32_t at(int32_t piece) const { /* its first column */
-        return (piece & ((1 << in_row) - 1)) * 256;
+    __device__ __forceinline__ int32_t down(int32_t piece) const { return TILE ? piece : piece >> in_row; }
+    __device__ __forceinline__ int32_t at(int32_t piece) const { /* its column behind the thread's first */
+        return TILE ? 0 : (piece & ((1 << in_row) - 1)) * 256;
     }
     __device__ __forceinline__ bool there(int32_t piece) const {
-        return down(piece) < rows && at(piece) + lane * 8 < cols;
+        return down(piece) < rows && at(piece) + first < cols;
     }
-    __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
+    __device__ __forceinline__ int64_t of_group(int64_t r) const { return shared.part * shared.part_rows + r; }
+    __device__ __forceinline__ bool writes(int copy) const {
+        return (call.copies >> copy & 1) != 0 && shared.copies[copy].data;
+    }
+    __device__ __forceinline__ tegroup_block_scale scale_of(float amax) const {
+        const tegroup_scale_rule usual = tegroup_impl_usual_rule(LANES, BITS);
+        if (LANES < 16 && call.usual)
+            return tegroup_impl_scale_block(&usual, BITS == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3,
+                                            LANES == 2 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E8M0, amax,
+                                            shared.global);
+        return tegroup_impl_scale_block(&call.desc.rule, call.desc.output.dtype, call.scale_dtype, amax, shared.global);
+    }
 
-    /* False: the warp has no row. */
-    __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
-        row = row0 + ((int32_t)threadIdx.x / 32 << (3 - in_row)), col0 = at_col;
+    __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
+        row0 = at_row, col0 = at_col;
+        row = row0 + (TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 << (3 - in_row));
         rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
         cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        if (rows <= 0) return false;
-        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + lane * 8) * BYTES;
+        const char *from = shared.in.base + (shared.in.first + of_group(row) * shared.in.ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
-            x[k].raw[0] = there(k) ? __ldcs((const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES))
-                                   : make_uint4(0, 0, 0, 0);
-        return true;
+            x[k].raw[0] =
+                there(k) ? *(const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES) : make_uint4(0, 0, 0, 0);
+    }
+
+    /* `most` and the magnitudes of all values, two in a word. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t most_of(uint32_t most) const {
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++)
+            most = tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS>::of_row(most, x[k]);
+        return most;
     }
 
     /* The first of the pieces whose scales the lane finds. */
@@ -6657,7 +6750,7 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
         for (int32_t k = 0; k < PIECES; k += 2) {
             uint32_t pair; /* of pieces k and k + 1 */
             magnitudes::of_pair(x[k], x[k + 1], &pair);
-            magnitudes::of_lanes(SHIFT, &pair);
+            magnitudes::of_lanes(LOG, &pair);
             if (first_scaled() / SCALES == k / SCALES || (SCALES == 1 && first_scaled() / 2 == k / 2))
                 pairs[k % SCALES / 2] = pair;
         }
@@ -6665,77 +6758,260 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
         for (int32_t j = 0; j < SCALES; j++)
             amax[j] = __uint_as_float(magnitudes::at(&pairs[j / 2], SCALES == 1 ? lane & 1 : j & 1));
     }
-    /* The scale of the lane's block in a piece, to where it is stored. */
-    __device__ __forceinline__ void store_scale(int32_t piece, uint32_t bits) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t col = at(piece) + lane / LANES * LANES * 8;
-        if (down(piece) >= rows || col >= cols || lane % LANES >= PIECES) return;
+    __device__ __forceinline__ void store_scale(int columnwise, int64_t outer, int64_t inner, uint32_t bits) const {
+        const tegroup_impl_copy &copy = shared.copies[columnwise];
         tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                tegroup_impl_scale_of_block(&copy.grid, shared.part, row + down(piece),
-                                                            (col0 + col) >> (SHIFT + 3)),
-                                bits);
+                                tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner), bits);
     }
-
-    __device__ __forceinline__ void encode() const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const tegroup_dtype dtype = call.desc.output.dtype;
-        float amax[SCALES], factor[SCALES];
-        if (!copy.data) return;
+    /* The scales of the rows' blocks, each to where it is stored, and the lane's factors. */
+    __device__ __forceinline__ void scale_rows(float *factor) const {
+        float amax[SCALES];
         if (call.desc.rule.nan_shows) find_amax<true>(amax);
         else find_amax<false>(amax);
 #pragma unroll
         for (int32_t j = 0; j < SCALES; j++) {
-            const tegroup_block_scale block =
-                tegroup_impl_scale_block(&call.desc.rule, dtype, call.scale_dtype, amax[j], shared.global);
+            const tegroup_block_scale block = scale_of(amax[j]);
+            const int32_t piece = first_scaled() + j, col = at(piece) + first / BLOCK * BLOCK;
             factor[j] = block.multiplier;
-            store_scale(first_scaled() + j, block.bits);
+            if (down(piece) < rows && col < cols && lane % LANES < PIECES)
+                store_scale(TEGROUP_IMPL_ROWWISE, row + down(piece), (col0 + col) >> SHIFT, block.bits);
         }
-        const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
+    }
+
+    __device__ __forceinline__ static void store(char *to, uint2 codes) {
+        if (BITS == 8) *(uint2 *)to = codes;
+        else *(uint32_t *)to = codes.x;
+    }
+    __device__ __forceinline__ void encode_rows(const float *factor) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by = __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
-            char *const to = copy.data + (first + down(k) * copy.at.row_stride + at(k)) * BITS / 8;
+            const float by =
+                ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-            if (!there(k)) continue;
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(dtype, y);
-            if (BITS == 8) *(uint2 *)to = codes;
-            else *(uint32_t *)to = codes.x;
+            if (there(k))
+                store(to + (down(k) * copy.at.row_stride + at(k)) * BITS / 8,
+                      tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
         }
     }
 
-    /* Zeros for what pads the scales behind a part's last rows, and behind its last columns: by all threads. */
-    __device__ __forceinline__ void pad(int64_t row0) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const tegroup_impl_scale_grid &grid = copy.grid;
-        const int64_t left = shared.part_rows - row0, inner0 = col0 >> (SHIFT + 3),
-                      blocks = (cols + LANES * 8 - 1) >> (SHIFT + 3),
-                      outers = left <= 1 << call.down_shift ? grid.outer_extent - row0 : 1 << call.down_shift,
-                      inners = shared.cols - col0 <= 1 << call.across_shift ? grid.inner_extent - inner0 : blocks;
-        if (!copy.data || (outers <= left && inners <= blocks)) return;
-        for (int64_t o = threadIdx.x / 32; o < outers; o += blockDim.x / 32)
-            for (int64_t i = (o < left ? blocks : 0) + lane; i < inners; i += 32)
-                tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                        tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
+    /* The scale of all of a tile, found by each thread: its factor. `turn` changes with each work, so that no warp
+     * writes where another one still reads. */
+    __device__ __forceinline__ float scale_tile(int32_t turn) const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
+        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
+        uint32_t *const table = shared.amax[0] + turn % 2 * WARPS,
+                        two = call.desc.rule.nan_shows ? most_of<true>(0) : most_of<false>(0);
+        uint32_t most = max(magnitudes::at(&two, 0), magnitudes::at(&two, 1));
+        for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+        if (lane == 0) table[threadIdx.x / 32] = most;
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++) most = max(most, table[w]);
+        const tegroup_block_scale block = scale_of(__uint_as_float(most));
+        for (int c = 0; c < TEGROUP_IMPL_COPIES && threadIdx.x == 0; c++)
+            if (writes(c)) store_scale(c, (c ? col0 : row0) >> SHIFT, (c ? row0 : col0) >> SHIFT, block.bits);
+        return block.multiplier;
+    }
+
+    /* The largest magnitudes of the columns of a warp's 16 rows to the table, two columns in a word. */
+    template <bool SHOWS> __device__ __forceinline__ void collect_columns() const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
+        uint32_t most[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k += 2) magnitudes::of_columns(x + k, most);
+#pragma unroll
+        for (int j = 0; j < 4; j++) most[j] = magnitudes::larger(most[j], __shfl_xor_sync(0xffffffffu, most[j], 16));
+        if (lane < 16)
+            ((uint4 *)shared.amax[TEGROUP_IMPL_COLUMNWISE])[threadIdx.x / 32 * 16 + lane] =
+                make_uint4(most[0], most[1], most[2], most[3]);
+    }
+    /* From that table to that of factors, [block][column], and to where scales are stored. */
+    __device__ __forceinline__ void scale_columns() const {
+        const int32_t c = (int32_t)threadIdx.x % EXTENT;
+#pragma unroll
+        for (int32_t i = (int32_t)threadIdx.x / EXTENT; i < EXTENT / BLOCK;
+             i += TEGROUP_IMPL_QUANTIZE_THREADS / EXTENT) {
+            const uint16_t *of = (const uint16_t *)shared.amax[TEGROUP_IMPL_COLUMNWISE] + i * BLOCK / 16 * EXTENT + c;
+            uint32_t most = 0;
+#pragma unroll
+            for (int32_t band = 0; band < BLOCK / 16; band++) most = max(most, of[band * EXTENT] & 0x7fffu);
+            const tegroup_block_scale block = scale_of(__uint_as_float(most << 16));
+            shared.factor[TEGROUP_IMPL_COLUMNWISE][i * EXTENT + c] = block.multiplier;
+            if (c < cols && row0 + i * BLOCK < shared.part_rows)
+                store_scale(TEGROUP_IMPL_COLUMNWISE, col0 + c, (row0 >> SHIFT) + i, block.bits);
+        }
+    }
+    /* The factors of the thread's columns. */
+    __device__ __forceinline__ void factors_of_columns(float of_all, float *factor) const {
+        const float4 *table = (const float4 *)(shared.factor[TEGROUP_IMPL_COLUMNWISE]
+                                               + ((int32_t)threadIdx.x / 16 * 8 >> SHIFT) * EXTENT + first);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 four = ALL ? make_float4(of_all, of_all, of_all, of_all) : table[i];
+            factor[4 * i] = four.x, factor[4 * i + 1] = four.y, factor[4 * i + 2] = four.z, factor[4 * i + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ void encode_columns(const float *factor) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++, to += copy.at.row_stride * BITS / 8) {
+            float y[8];
+            x[k].unpack(y);
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], factor[j]);
+            if (there(k)) store(to, tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+        }
+    }
+
+    /* Eight rows of each column to shared memory, in an order by which eight columns it is of, so that neither columns
+     * beside each other nor those of one whole column meet in a bank. Rows that are not there are zeros, no NaN of a
+     * factor. */
+    __device__ __forceinline__ void turn(const float *factor) const {
+        const int32_t octet = first / 8, rank = (int32_t)threadIdx.x / 16, left = max(0, rows) * BITS;
+        const uint2 mask = make_uint2(left < 32 ? (1u << left) - 1 : ~0u, left < 32   ? 0
+                                                                          : left < 64 ? (1u << (left - 32)) - 1
+                                                                                      : ~0u);
+#pragma unroll
+        for (int32_t j = 0; j < 8; j++) {
+            float y[8];
+#pragma unroll
+            for (int32_t k = 0; k < PIECES; k++) {
+                const uint4 v = x[k].raw[0];
+                const uint32_t word = j / 2 == 0 ? v.x : j / 2 == 1 ? v.y : j / 2 == 2 ? v.z : v.w;
+                y[k] = tegroup_impl_product_f32(
+                    j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true), factor[j]);
+            }
+            uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            codes.x &= mask.x, codes.y &= mask.y;
+            if (BITS == 8) ((uint2 *)turned)[(first + j) * 16 + (rank ^ (octet % 8 * 2 + octet / 8))] = codes;
+            else ((uint32_t *)turned)[(first + j) * 16 + (rank ^ octet)] = codes.x;
+        }
+    }
+    /* What is in shared memory, to the columns of the transposed copy, sixteen rows at a time, with the zeros that pad
+     * them. */
+    __device__ __forceinline__ void store_turned() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int32_t piece = (int32_t)threadIdx.x % 8;
+        char *const to = copy.data + tegroup_impl_element_of(&copy, row0 + piece * 16, col0) * BITS / 8;
+        if (row0 + piece * 16 >= copy.at.col_stride) return;
+#pragma unroll
+        for (int32_t c = (int32_t)threadIdx.x / 8; c < EXTENT; c += TEGROUP_IMPL_QUANTIZE_THREADS / 8) {
+            char *const column = to + c * copy.at.col_stride * BITS / 8;
+            const int32_t octet = c / 8;
+            if (c >= cols) return;
+            if (BITS == 8) {
+                const uint4 v = turned[c * 8 + (piece ^ (octet % 8))];
+                *(uint4 *)column = octet / 8 ? make_uint4(v.z, v.w, v.x, v.y) : v;
+            } else {
+                const uint32_t *const words = (const uint32_t *)turned + c * 16;
+                *(uint2 *)column = make_uint2(words[(piece * 2) ^ octet], words[(piece * 2 + 1) ^ octet]);
+            }
+        }
+    }
+
+    /* A strip has no part that waits for another one. */
+    __device__ __forceinline__ void encode_strip() const {
+        float factor[SCALES];
+        if (rows <= 0 || !writes(TEGROUP_IMPL_ROWWISE)) return;
+        if (ALL) factor[0] = shared.factor[0][0];
+        else scale_rows(factor);
+        encode_rows(factor);
+    }
+    __device__ __forceinline__ void encode_tile(int32_t turn_of_work) const {
+        const bool whole = tegroup_impl_scaled_as_one(&call.facts), rowwise = writes(TEGROUP_IMPL_ROWWISE),
+                   columnwise = writes(TEGROUP_IMPL_COLUMNWISE);
+        float factor[SCALES], of_column[8];
+        factor[0] = shared.factor[0][0];
+        if (ALL && !whole) factor[0] = scale_tile(turn_of_work);
+        if (!ALL && rowwise) scale_rows(factor);
+        if (!ALL && columnwise) {
+            if (call.desc.rule.nan_shows) collect_columns<true>();
+            else collect_columns<false>();
+        }
+        __syncthreads(); /* what the tile before left in shared memory has been read */
+        if (!ALL && columnwise) scale_columns();
+        if (rowwise) encode_rows(factor);
+        if (!columnwise) return;
+        if (!ALL) __syncthreads();
+        factors_of_columns(factor[0], of_column);
+        if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
+            encode_columns(of_column);
+            return;
+        }
+        turn(of_column);
+        __syncthreads();
+        store_turned();
+    }
+
+    /* Zeros for what pads the scales of a copy behind a part's last rows, and behind its last columns: by all
+     * threads. */
+    __device__ __forceinline__ void pad(int columnwise) const {
+        const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
+        const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
+        const int64_t left = shared.part_rows - row0, beside = shared.cols - col0;
+        const int64_t outer_left = columnwise ? beside : left, inner_left = columnwise ? left : beside,
+                      outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
+                      outer0 = (columnwise ? col0 : row0) >> grid.outer_shift,
+                      inner0 = (columnwise ? row0 : col0) >> grid.inner_shift,
+                      outers = tegroup_impl_blocks_of(tegroup_impl_min(outer_left, outer_most), grid.outer_shift),
+                      inners = tegroup_impl_blocks_of(tegroup_impl_min(inner_left, inner_most), grid.inner_shift),
+                      outer_end = outer_left <= outer_most ? grid.outer_extent - outer0 : outers,
+                      inner_end = inner_left <= inner_most ? grid.inner_extent - inner0 : inners;
+        if (outer_end <= outers && inner_end <= inners) return;
+        for (int64_t o = threadIdx.x / 32; o < outer_end; o += blockDim.x / 32)
+            for (int64_t i = (o < outers ? inners : 0) + lane; i < inner_end; i += 32)
+                store_scale(columnwise, outer0 + o, inner0 + i, 0);
     }
 };
 
-template <int LANES, int BITS>
+template <int LANES, int BITS, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
+    __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, BITS> part(call, shared);
-    tegroup_impl_quantize_store_groups(call, shared.view);
-    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+    tegroup_impl_quantize_registers<LANES, BITS, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_store_groups(call, walk);
+    int32_t turn = 0;
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) walk.meet(work);
         walk.place(work, &row0, &col0);
-        if (part.load(row0, col0)) part.encode();
-        part.pad(row0);
+        part.load(row0, col0);
+        if (TILE) part.encode_tile(turn);
+        else part.encode_strip();
+        for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
+            if (part.writes(c) && !tegroup_impl_scaled_as_one(&call.facts)) part.pad(c);
     }
+}
+
+/* The groups' amax. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
+    tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, 0, false> part(call, shared, NULL);
+    uint32_t two = 0; /* largest magnitudes in a word */
+    int32_t g = -1;
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work == walk.begin || work >= shared.end) {
+            if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
+            two = 0;
+            walk.meet(work);
+            g = shared.g;
+        }
+        walk.place(work, &row0, &col0);
+        part.load(row0, col0);
+        two = call.desc.rule.nan_shows ? part.most_of<true>(two) : part.most_of<false>(two);
+    }
+    if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
 }
 
 /* ==== [32] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
@@ -7101,7 +7377,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         __syncwarp(); /* the factors have been read */
     }
 
-    /* Rows of a tile whose columns have scales, two at a time. */
+    /* Rows of a tile whose columns have scales: all codes are read before the first is looked at. */
     template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
         const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
         const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
@@ -7118,18 +7394,15 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
             each(row, col, 8, 8);
             return;
         }
-#pragma unroll 1
-        for (int32_t r = row; r < min(rows, row + 8); r += 2) {
-            uint2 codes[2];
+        uint2 codes[8];
 #pragma unroll
-            for (int i = 0; i < 2; i++, in += step) {
-                codes[i] = make_uint2(0, 0);
-                if (r + i < rows) codes[i] = codes_at<BITS>(in);
-            }
-#pragma unroll
-            for (int i = 0; i < 2; i++, out += out_step)
-                if (r + i < rows) store<BITS, 8>(codes[i], scale, out);
+        for (int i = 0; i < 8; i++, in += step) {
+            codes[i] = make_uint2(0, 0);
+            if (row + i < rows) codes[i] = codes_at<BITS>(in);
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++, out += out_step)
+            if (row + i < rows) store<BITS, 8>(codes[i], scale, out);
     }
 
     /* A transposed copy: sixteen rows of two columns at a time. */
@@ -7233,8 +7506,14 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
     call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+        call.grids[copy] =
+            tegroup_impl_scale_grid_alone(t, &call.facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), copy);
+    }
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
+    if (tegroup_impl_ragged(&t->shape))
+        call.view = tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
     return call;
 }
 
@@ -7253,28 +7532,53 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* The kernels that quantise in registers. A work is as wide as leaves the least of a row's last one empty, and as high
- * as makes 2,048 values a warp. */
-static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, and as
+ * high as makes 2,048 values a warp. */
+static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
+                                                               tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
-    const int bits = tegroup_impl_bits(call->desc.output.dtype);
-    void (*const kernel)(const tegroup_impl_quantize_launch) =
-        call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8>
-        : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4>
-        : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4>
-                                        : tegroup_impl_quantize_registers_kernel<4, 8>;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    unsigned blocks;
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+    return tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
-        TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
-        "the kernel must launch", error);
+        TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
+}
+
+typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+template <bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
+    const tegroup_impl_quantize_launch *call) {
+    const int bits = tegroup_impl_bits(call->desc.output.dtype);
+    if (tegroup_impl_scaled_as_one(&call->facts) || call->facts.block_outer > 1)
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, 8, TILE>;
+    return call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8, TILE>
+           : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4, TILE>
+           : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4, TILE>
+                                           : tegroup_impl_quantize_registers_kernel<4, 8, TILE>;
+}
+
+/* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
+ * else tiles. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int strips = call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1,
+              bits = tegroup_impl_bits(call->desc.output.dtype);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
+    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
+    unsigned blocks;
+    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
+                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
+                  && call->scale_dtype == call->facts.scale_dtype;
+    if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
+    else
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
+                                                               : tegroup_impl_registers_kernel_of<true>(call),
+                                                        blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -7338,7 +7642,13 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
-    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
+    if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_amax_kernel, blocks,
+                                                                      TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+                                                  "stream", "the kernel must launch", error));
+        call.raises = 0;
+    } else if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;
@@ -7398,13 +7708,12 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 }
 #undef TEGROUP_IMPL_BY_VALUES
 
-/* ==== [35] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
+/* ==== [35] Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
-/* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
- * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
- * gradient of rows' scales has a kernel of its own. The bits are those of the kernel for all formats, which takes 1.2
- * times as long for values, and 2.3 to 2.7 times for activations (docs/lab/quantise.md, fp8.md): it computes a
- * gradient's gates and ups apart. */
+/* What tegroup_quantize makes of SwiGLU of BF16, or of its gradient, where its scaling is BLOCK_1X128, gates and ups
+ * lying by halves: in one read, each value computed once, and both copies written. The gradient of rows' scales has a
+ * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
+ * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
 enum {
     TEGROUP_IMPL_1X128_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
     TEGROUP_IMPL_1X128_WARPS = TEGROUP_IMPL_1X128_THREADS / 32,
@@ -7415,18 +7724,17 @@ enum {
 typedef struct tegroup_impl_1x128_call {
     tegroup_quantize_desc desc; /* ld of its matrices spelt out */
     tegroup_scaling_facts facts;
-    int64_t width; /* columns of values, or of gates */
+    int64_t width; /* columns of gates */
 } tegroup_impl_1x128_call;
 
 /* Whether these kernels do what a call asks for. */
 static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
-    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
     const int64_t width = out->shape.cols / (1 + gradient);
     int copy;
-    if (!plain && (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved)) return 0;
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved) return 0;
     if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
-    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* Registers or strips do it. */
     if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
     if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
     if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
@@ -7523,32 +7831,20 @@ struct tegroup_impl_1x128_walk {
     }
 };
 
-/* A thread's part of a tile. READ: of how many values a result is made: 1, which is the result, 2, a gate and an up, or
- * 3, these and a gradient, of which two results are made, the gradients of the gate and of the up. */
+/* A thread's part of a tile. READ: of how many values a result is made: 2, a gate and an up, or 3, these and a
+ * gradient, of which two results are made, the gradients of the gate and of the up. */
 template <int READ> struct tegroup_impl_1x128_piece {
     typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
     enum { ROWS = TEGROUP_IMPL_1X128_ROWS, RESULTS = READ == 3 ? 2 : 1, TILE = TEGROUP_IMPL_1X128_TILE };
-    /* Values that are results wait in shared memory, each thread's part by itself: the tile at hand, and the next one.
-     * So there are registers enough for two blocks a multiprocessor. */
-    static constexpr bool STAGED = READ == 1;
-    enum {
-        TILE_VALUES = ROWS * TEGROUP_IMPL_1X128_THREADS, /* of 16 bytes */
-        STAGED_BYTES = STAGED ? 2 * 16 * TILE_VALUES : 0,
-        RESIDENT = STAGED ? 2 : 1
-    };
     const tegroup_impl_1x128_call &call;
     tegroup_impl_1x128_shared &shared;
     int32_t row, col;   /* in the tile */
     int64_t row0, col0; /* the first ones of the tile that is read, in its group */
-    uint4 read[3][ROWS], x[RESULTS][ROWS]; /* not where STAGED */
-    uint4 *staged;                         /* this thread's part of the two tiles */
-    int32_t at_hand;                       /* which of the two */
+    uint4 read[READ][ROWS], x[RESULTS][ROWS];
     float scale[ROWS];
 
-    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s,
-                                                        uint4 *memory)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8),
-          staged(memory + threadIdx.x), at_hand(1) {}
+    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s)
+        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
 
     /* Goes to the tile of a number. */
     __device__ __forceinline__ void go_to(const tegroup_impl_1x128_group &group, int64_t t) {
@@ -7565,49 +7861,31 @@ template <int READ> struct tegroup_impl_1x128_piece {
             const int64_t r = row0 + row + i, c = col0 + col;
             const bool there = r < group.rows && c < call.width;
             const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
-            if (STAGED) {
-                tegroup_impl_cp_async_unless(!there, tegroup_impl_shared(place_of(at_hand ^ 1, i)),
-                                             there ? (const void *)from : in.data);
-                continue;
-            }
             read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
             read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
             if (READ == 3)
-                read[2][i] = there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
-                                   : make_uint4(0, 0, 0, 0);
+                read[READ - 1][i] =
+                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
+                          : make_uint4(0, 0, 0, 0);
             scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
         }
-        if (STAGED) tegroup_impl_cp_commit();
-    }
-    __device__ __forceinline__ uint4 *place_of(int tile, int i) const {
-        return staged + tile * TILE_VALUES + i * TEGROUP_IMPL_1X128_THREADS;
-    }
-    /* The result that this thread has in row i. */
-    __device__ __forceinline__ uint4 result(int k, int i) const {
-        return STAGED ? *place_of(at_hand, i) : x[k][i];
     }
     /* The tile that was read becomes that at hand. */
     __device__ __forceinline__ void make() {
-        if (STAGED) {
-            tegroup_impl_cp_wait<0>();
-            at_hand ^= 1;
-        } else compute();
-    }
-    __device__ __forceinline__ void compute() {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float gate[8], up[8], grad[8];
             vectors::unpack(read[0][i], gate);
             vectors::unpack(read[1][i], up);
-            if (READ == 3) vectors::unpack(read[2][i], grad);
+            if (READ == 3) vectors::unpack(read[READ - 1][i], grad);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 if (READ == 3)
                     (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
                                                            scale[i] * grad[j], &gate[j], &up[j]);
                 else
-                    gate[j] = scale[i]
-                              * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
+                    gate[j] =
+                        scale[i] * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
             }
             x[0][i] = vectors::pack(gate);
             if (READ == 3) x[RESULTS - 1][i] = vectors::pack(up);
@@ -7620,8 +7898,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
         return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
     }
     static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
-        for (int step = from; step < to; step *= 2)
-            two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
+        for (int step = from; step < to; step *= 2) two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
         return two;
     }
     /* The largest magnitudes of the tile's rows and columns into the tables. */
@@ -7631,7 +7908,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
             uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                const uint4 v = result(k, i);
+                const uint4 v = x[k][i];
                 const uint32_t word[4] = {magnitudes(v.x), magnitudes(v.y), magnitudes(v.z), magnitudes(v.w)};
                 of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
 #pragma unroll
@@ -7639,10 +7916,9 @@ template <int READ> struct tegroup_impl_1x128_piece {
             }
 #pragma unroll
             for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
-                const uint32_t two =
-                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
-                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
-                                  1, 16);
+                const uint32_t two = larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
+                                                            __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
+                                                   1, 16);
                 if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
             }
 #pragma unroll
@@ -7686,12 +7962,12 @@ template <int READ> struct tegroup_impl_1x128_piece {
             for (int k = 0; k < RESULTS; k++) {
                 const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
                 float y[8];
-                vectors::unpack(result(k, i), y);
+                vectors::unpack(x[k][i], y);
 #pragma unroll
                 for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
                 if (row0 + row + i < group.rows && col0 + col < call.width)
-                    *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
-                                                                 four_codes(call.desc.output.dtype, y + 4));
+                    *(uint2 *)(to + k * call.width) =
+                        make_uint2(four_codes(call.desc.output.dtype, y), four_codes(call.desc.output.dtype, y + 4));
             }
     }
     /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
@@ -7700,7 +7976,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
         uint4 v[ROWS]; /* packed, since 8 floats for each would spill registers */
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
+        for (int i = 0; i < ROWS; i++) v[i] = x[k][i];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
@@ -7732,12 +8008,11 @@ template <int READ> struct tegroup_impl_1x128_piece {
 };
 
 template <int READ>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, tegroup_impl_1x128_piece<READ>::RESIDENT)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, 1)
     tegroup_impl_1x128_kernel(const __grid_constant__ tegroup_impl_1x128_call call) {
-    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     __shared__ tegroup_impl_1x128_shared shared;
     enum { RESULTS = tegroup_impl_1x128_piece<READ>::RESULTS };
-    tegroup_impl_1x128_piece<READ> piece(call, shared, (uint4 *)tegroup_impl_memory);
+    tegroup_impl_1x128_piece<READ> piece(call, shared);
     tegroup_impl_1x128_walk walk(call);
     int at = 0;                 /* which of the two groups is the tile's */
     int64_t row0 = 0, col0 = 0; /* of the tile */
@@ -7789,28 +8064,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, tegroup_imp
 template <int READ>
 static inline tegroup_status tegroup_impl_1x128_launch(const tegroup_impl_1x128_call *call, struct CUstream_st *stream,
                                                        tegroup_error *error) {
-    typedef tegroup_impl_1x128_piece<READ> piece;
     const tegroup_shape *shape = &call->desc.output.shape;
     unsigned blocks;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
         tegroup_impl_mul(tegroup_impl_ceil_div(shape->rows, TEGROUP_IMPL_1X128_TILE) + shape->groups,
                          tegroup_impl_ceil_div(call->width, TEGROUP_IMPL_1X128_TILE)),
-        piece::RESIDENT, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)tegroup_impl_1x128_kernel<READ>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)piece::STAGED_BYTES),
-        "space", "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks,
-                                                        TEGROUP_IMPL_1X128_THREADS, piece::STAGED_BYTES, stream, *call),
-                                    "stream", "the kernel must launch", error);
+        1, &blocks, error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks, TEGROUP_IMPL_1X128_THREADS, 0, stream, *call),
+        "stream", "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
                                                               struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_tensor *out = &desc->output;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET,
-              plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
-    int device = 0, shared = 0;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_1x128_call call;
     memset(&call, 0, sizeof call);
     call.desc = *desc;
@@ -7821,15 +8089,6 @@ static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quan
     call.facts.name = NULL; /* of no use to a kernel */
     call.width = out->shape.cols / (1 + gradient);
     if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-    if (plain) { /* GPUs of SM75 have too little shared memory for two tiles. */
-        cudaError_t code = cudaGetDevice(&device);
-        if (code == cudaSuccess)
-            code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
-        if (shared < (int)(sizeof(tegroup_impl_1x128_shared) + tegroup_impl_1x128_piece<1>::STAGED_BYTES))
-            return tegroup_impl_cuda_quantize_any(desc, stream, error);
-        return tegroup_impl_1x128_launch<1>(&call, stream, error);
-    }
 #if !defined(TEGROUP_NO_ACTIVATION)
     TEGROUP_IMPL_TRY(gradient ? tegroup_impl_1x128_launch<3>(&call, stream, error)
                               : tegroup_impl_1x128_launch<2>(&call, stream, error));

@@ -114,19 +114,24 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     return grid;
 }
 
-/* Of group g, of whose buffer the groups before take `before` scales: a loop that walks the groups in order begins with
- * 0 and adds count. */
+/* Where the scales of group g begin, of whose buffer the groups before take `before`: a loop that walks the groups in
+ * order begins with 0 and adds count. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_grid_base(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid,
+                                                     const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                     int64_t before) {
+    if (tegroup_impl_listed(t)) return 0;
+    if (!tegroup_impl_scales_strided(t, columnwise)) return before;
+    if (grid->outer_count == 0) return 0;
+    if (view && view->rows) return view->start[g] * grid->outer_stride;
+    return g * grid->parts * grid->part_stride;
+}
 TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegroup_tensor *t,
                                                                       const tegroup_scaling_facts *facts,
                                                                       const tegroup_snapshot_view *view, int32_t g,
                                                                       int columnwise, int64_t before) {
     tegroup_impl_scale_grid grid =
         tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
-    if (tegroup_impl_listed(t)) return grid;
-    if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
-    else if (grid.outer_count == 0) return grid;
-    else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
-    else grid.base = g * grid.parts * grid.part_stride;
+    grid.base = tegroup_impl_scale_grid_base(t, &grid, view, g, columnwise, before);
     return grid;
 }
 

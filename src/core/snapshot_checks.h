@@ -111,7 +111,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
 
 TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
     const tegroup_snapshot_header *header = fit->header;
-#define TEGROUP_IMPL_AND(holds, words, expected, got) &&(holds)
+#define TEGROUP_IMPL_AND(holds, words, expected, got) &(holds) /* without a branch, so that all are read at once */
     return !header || (1 TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_AND, ""));
 #undef TEGROUP_IMPL_AND
 }

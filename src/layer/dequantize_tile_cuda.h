@@ -238,7 +238,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         __syncwarp(); /* the factors have been read */
     }
 
-    /* Rows of a tile whose columns have scales, two at a time. */
+    /* Rows of a tile whose columns have scales: all codes are read before the first is looked at. */
     template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
         const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
         const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
@@ -255,18 +255,15 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
             each(row, col, 8, 8);
             return;
         }
-#pragma unroll 1
-        for (int32_t r = row; r < min(rows, row + 8); r += 2) {
-            uint2 codes[2];
+        uint2 codes[8];
 #pragma unroll
-            for (int i = 0; i < 2; i++, in += step) {
-                codes[i] = make_uint2(0, 0);
-                if (r + i < rows) codes[i] = codes_at<BITS>(in);
-            }
-#pragma unroll
-            for (int i = 0; i < 2; i++, out += out_step)
-                if (r + i < rows) store<BITS, 8>(codes[i], scale, out);
+        for (int i = 0; i < 8; i++, in += step) {
+            codes[i] = make_uint2(0, 0);
+            if (row + i < rows) codes[i] = codes_at<BITS>(in);
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++, out += out_step)
+            if (row + i < rows) store<BITS, 8>(codes[i], scale, out);
     }
 
     /* A transposed copy: sixteen rows of two columns at a time. */

@@ -61,16 +61,25 @@ TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegr
     before->transposed += tegroup_impl_transposed_count(sides);
 }
 
-TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
-                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
-                                                       const tegroup_impl_before *before) {
+/* A copy of group g, whose scales would lie as the grid says if it were the first. */
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                         int32_t g, int columnwise, const tegroup_impl_before *before,
+                                                         const tegroup_impl_scale_grid *grid) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_impl_copy copy;
     copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
     copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
     copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
-    copy.grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before->scales[columnwise]);
+    copy.grid = *grid;
+    copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
     return copy;
+}
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                       const tegroup_impl_before *before) {
+    const tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
+    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {

@@ -1,4 +1,4 @@
-/* ---- Quantise: BF16 to blocks of 1x128, the kernel of a training step ---- */
+/* ---- Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step ---- */
 
 #pragma once
 #include "base/version.h"
@@ -7,7 +7,6 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
-#include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
@@ -24,15 +23,13 @@
 #include "layer/quantize.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
-#include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_cuda.h"
 
-/* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
- * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
- * gradient of rows' scales has a kernel of its own. The bits are those of the kernel for all formats, which takes 1.2
- * times as long for values, and 2.3 to 2.7 times for activations (docs/lab/quantise.md, fp8.md): it computes a
- * gradient's gates and ups apart. */
+/* What tegroup_quantize makes of SwiGLU of BF16, or of its gradient, where its scaling is BLOCK_1X128, gates and ups
+ * lying by halves: in one read, each value computed once, and both copies written. The gradient of rows' scales has a
+ * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
+ * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
 enum {
     TEGROUP_IMPL_1X128_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
     TEGROUP_IMPL_1X128_WARPS = TEGROUP_IMPL_1X128_THREADS / 32,
@@ -43,18 +40,17 @@ enum {
 typedef struct tegroup_impl_1x128_call {
     tegroup_quantize_desc desc; /* ld of its matrices spelt out */
     tegroup_scaling_facts facts;
-    int64_t width; /* columns of values, or of gates */
+    int64_t width; /* columns of gates */
 } tegroup_impl_1x128_call;
 
 /* Whether these kernels do what a call asks for. */
 static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
-    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
     const int64_t width = out->shape.cols / (1 + gradient);
     int copy;
-    if (!plain && (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved)) return 0;
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved) return 0;
     if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
-    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* Registers or strips do it. */
     if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
     if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
     if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
@@ -151,32 +147,20 @@ struct tegroup_impl_1x128_walk {
     }
 };
 
-/* A thread's part of a tile. READ: of how many values a result is made: 1, which is the result, 2, a gate and an up, or
- * 3, these and a gradient, of which two results are made, the gradients of the gate and of the up. */
+/* A thread's part of a tile. READ: of how many values a result is made: 2, a gate and an up, or 3, these and a
+ * gradient, of which two results are made, the gradients of the gate and of the up. */
 template <int READ> struct tegroup_impl_1x128_piece {
     typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
     enum { ROWS = TEGROUP_IMPL_1X128_ROWS, RESULTS = READ == 3 ? 2 : 1, TILE = TEGROUP_IMPL_1X128_TILE };
-    /* Values that are results wait in shared memory, each thread's part by itself: the tile at hand, and the next one.
-     * So there are registers enough for two blocks a multiprocessor. */
-    static constexpr bool STAGED = READ == 1;
-    enum {
-        TILE_VALUES = ROWS * TEGROUP_IMPL_1X128_THREADS, /* of 16 bytes */
-        STAGED_BYTES = STAGED ? 2 * 16 * TILE_VALUES : 0,
-        RESIDENT = STAGED ? 2 : 1
-    };
     const tegroup_impl_1x128_call &call;
     tegroup_impl_1x128_shared &shared;
     int32_t row, col;   /* in the tile */
     int64_t row0, col0; /* the first ones of the tile that is read, in its group */
-    uint4 read[3][ROWS], x[RESULTS][ROWS]; /* not where STAGED */
-    uint4 *staged;                         /* this thread's part of the two tiles */
-    int32_t at_hand;                       /* which of the two */
+    uint4 read[READ][ROWS], x[RESULTS][ROWS];
     float scale[ROWS];
 
-    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s,
-                                                        uint4 *memory)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8),
-          staged(memory + threadIdx.x), at_hand(1) {}
+    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s)
+        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
 
     /* Goes to the tile of a number. */
     __device__ __forceinline__ void go_to(const tegroup_impl_1x128_group &group, int64_t t) {
@@ -193,49 +177,31 @@ template <int READ> struct tegroup_impl_1x128_piece {
             const int64_t r = row0 + row + i, c = col0 + col;
             const bool there = r < group.rows && c < call.width;
             const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
-            if (STAGED) {
-                tegroup_impl_cp_async_unless(!there, tegroup_impl_shared(place_of(at_hand ^ 1, i)),
-                                             there ? (const void *)from : in.data);
-                continue;
-            }
             read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
             read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
             if (READ == 3)
-                read[2][i] = there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
-                                   : make_uint4(0, 0, 0, 0);
+                read[READ - 1][i] =
+                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
+                          : make_uint4(0, 0, 0, 0);
             scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
         }
-        if (STAGED) tegroup_impl_cp_commit();
-    }
-    __device__ __forceinline__ uint4 *place_of(int tile, int i) const {
-        return staged + tile * TILE_VALUES + i * TEGROUP_IMPL_1X128_THREADS;
-    }
-    /* The result that this thread has in row i. */
-    __device__ __forceinline__ uint4 result(int k, int i) const {
-        return STAGED ? *place_of(at_hand, i) : x[k][i];
     }
     /* The tile that was read becomes that at hand. */
     __device__ __forceinline__ void make() {
-        if (STAGED) {
-            tegroup_impl_cp_wait<0>();
-            at_hand ^= 1;
-        } else compute();
-    }
-    __device__ __forceinline__ void compute() {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float gate[8], up[8], grad[8];
             vectors::unpack(read[0][i], gate);
             vectors::unpack(read[1][i], up);
-            if (READ == 3) vectors::unpack(read[2][i], grad);
+            if (READ == 3) vectors::unpack(read[READ - 1][i], grad);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 if (READ == 3)
                     (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
                                                            scale[i] * grad[j], &gate[j], &up[j]);
                 else
-                    gate[j] = scale[i]
-                              * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
+                    gate[j] =
+                        scale[i] * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
             }
             x[0][i] = vectors::pack(gate);
             if (READ == 3) x[RESULTS - 1][i] = vectors::pack(up);
@@ -248,8 +214,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
         return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
     }
     static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
-        for (int step = from; step < to; step *= 2)
-            two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
+        for (int step = from; step < to; step *= 2) two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
         return two;
     }
     /* The largest magnitudes of the tile's rows and columns into the tables. */
@@ -259,7 +224,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
             uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                const uint4 v = result(k, i);
+                const uint4 v = x[k][i];
                 const uint32_t word[4] = {magnitudes(v.x), magnitudes(v.y), magnitudes(v.z), magnitudes(v.w)};
                 of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
 #pragma unroll
@@ -267,10 +232,9 @@ template <int READ> struct tegroup_impl_1x128_piece {
             }
 #pragma unroll
             for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
-                const uint32_t two =
-                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
-                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
-                                  1, 16);
+                const uint32_t two = larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
+                                                            __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
+                                                   1, 16);
                 if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
             }
 #pragma unroll
@@ -314,12 +278,12 @@ template <int READ> struct tegroup_impl_1x128_piece {
             for (int k = 0; k < RESULTS; k++) {
                 const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
                 float y[8];
-                vectors::unpack(result(k, i), y);
+                vectors::unpack(x[k][i], y);
 #pragma unroll
                 for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
                 if (row0 + row + i < group.rows && col0 + col < call.width)
-                    *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
-                                                                 four_codes(call.desc.output.dtype, y + 4));
+                    *(uint2 *)(to + k * call.width) =
+                        make_uint2(four_codes(call.desc.output.dtype, y), four_codes(call.desc.output.dtype, y + 4));
             }
     }
     /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
@@ -328,7 +292,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
         uint4 v[ROWS]; /* packed, since 8 floats for each would spill registers */
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
+        for (int i = 0; i < ROWS; i++) v[i] = x[k][i];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
@@ -360,12 +324,11 @@ template <int READ> struct tegroup_impl_1x128_piece {
 };
 
 template <int READ>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, tegroup_impl_1x128_piece<READ>::RESIDENT)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, 1)
     tegroup_impl_1x128_kernel(const __grid_constant__ tegroup_impl_1x128_call call) {
-    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     __shared__ tegroup_impl_1x128_shared shared;
     enum { RESULTS = tegroup_impl_1x128_piece<READ>::RESULTS };
-    tegroup_impl_1x128_piece<READ> piece(call, shared, (uint4 *)tegroup_impl_memory);
+    tegroup_impl_1x128_piece<READ> piece(call, shared);
     tegroup_impl_1x128_walk walk(call);
     int at = 0;                 /* which of the two groups is the tile's */
     int64_t row0 = 0, col0 = 0; /* of the tile */
@@ -417,28 +380,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, tegroup_imp
 template <int READ>
 static inline tegroup_status tegroup_impl_1x128_launch(const tegroup_impl_1x128_call *call, struct CUstream_st *stream,
                                                        tegroup_error *error) {
-    typedef tegroup_impl_1x128_piece<READ> piece;
     const tegroup_shape *shape = &call->desc.output.shape;
     unsigned blocks;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
         tegroup_impl_mul(tegroup_impl_ceil_div(shape->rows, TEGROUP_IMPL_1X128_TILE) + shape->groups,
                          tegroup_impl_ceil_div(call->width, TEGROUP_IMPL_1X128_TILE)),
-        piece::RESIDENT, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)tegroup_impl_1x128_kernel<READ>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)piece::STAGED_BYTES),
-        "space", "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks,
-                                                        TEGROUP_IMPL_1X128_THREADS, piece::STAGED_BYTES, stream, *call),
-                                    "stream", "the kernel must launch", error);
+        1, &blocks, error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks, TEGROUP_IMPL_1X128_THREADS, 0, stream, *call),
+        "stream", "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
                                                               struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_tensor *out = &desc->output;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET,
-              plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
-    int device = 0, shared = 0;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_1x128_call call;
     memset(&call, 0, sizeof call);
     call.desc = *desc;
@@ -449,15 +405,6 @@ static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quan
     call.facts.name = NULL; /* of no use to a kernel */
     call.width = out->shape.cols / (1 + gradient);
     if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-    if (plain) { /* GPUs of SM75 have too little shared memory for two tiles. */
-        cudaError_t code = cudaGetDevice(&device);
-        if (code == cudaSuccess)
-            code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
-        if (shared < (int)(sizeof(tegroup_impl_1x128_shared) + tegroup_impl_1x128_piece<1>::STAGED_BYTES))
-            return tegroup_impl_cuda_quantize_any(desc, stream, error);
-        return tegroup_impl_1x128_launch<1>(&call, stream, error);
-    }
 #if !defined(TEGROUP_NO_ACTIVATION)
     TEGROUP_IMPL_TRY(gradient ? tegroup_impl_1x128_launch<3>(&call, stream, error)
                               : tegroup_impl_1x128_launch<2>(&call, stream, error));

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
@@ -53,8 +54,14 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
     call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+        call.grids[copy] =
+            tegroup_impl_scale_grid_alone(t, &call.facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), copy);
+    }
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
+    if (tegroup_impl_ragged(&t->shape))
+        call.view = tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
     return call;
 }
 
@@ -73,28 +80,53 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* The kernels that quantise in registers. A work is as wide as leaves the least of a row's last one empty, and as high
- * as makes 2,048 values a warp. */
-static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, and as
+ * high as makes 2,048 values a warp. */
+static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
+                                                               tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
-    const int bits = tegroup_impl_bits(call->desc.output.dtype);
-    void (*const kernel)(const tegroup_impl_quantize_launch) =
-        call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8>
-        : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4>
-        : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4>
-                                        : tegroup_impl_quantize_registers_kernel<4, 8>;
     int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    unsigned blocks;
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+    return tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
-        TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
-        "the kernel must launch", error);
+        TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
+}
+
+typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+template <bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
+    const tegroup_impl_quantize_launch *call) {
+    const int bits = tegroup_impl_bits(call->desc.output.dtype);
+    if (tegroup_impl_scaled_as_one(&call->facts) || call->facts.block_outer > 1)
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, 8, TILE>;
+    return call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8, TILE>
+           : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4, TILE>
+           : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4, TILE>
+                                           : tegroup_impl_quantize_registers_kernel<4, 8, TILE>;
+}
+
+/* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
+ * else tiles. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int strips = call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1,
+              bits = tegroup_impl_bits(call->desc.output.dtype);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
+    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
+    unsigned blocks;
+    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
+                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
+                  && call->scale_dtype == call->facts.scale_dtype;
+    if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
+    else
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
+                                                               : tegroup_impl_registers_kernel_of<true>(call),
+                                                        blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -158,7 +190,13 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
-    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
+    if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_amax_kernel, blocks,
+                                                                      TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+                                                  "stream", "the kernel must launch", error));
+        call.raises = 0;
+    } else if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;

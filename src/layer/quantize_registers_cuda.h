@@ -1,4 +1,4 @@
-/* ---- Quantise: rowwise blocks of BF16, in registers ---- */
+/* ---- Quantise: BF16 as it lies, in registers ---- */
 
 #pragma once
 #include "base/version.h"
@@ -10,72 +10,119 @@
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "formats/scale_rule.h"
+#include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
 #include "layer/quantize.h"
+#include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
 
-/* These kernels make what the kernel of strips makes, of values that are only read: each stays in the registers of its
- * thread, which takes a third of the instructions. */
+/* These kernels make what those of strips and tiles make, of values that are only read: each stays in the registers of
+ * its thread from the load to the last store, which takes a third of the instructions. */
 enum {
-    TEGROUP_IMPL_REGISTERS_RESIDENT = 2, /* blocks a multiprocessor, of up to 128 registers a thread */
-    TEGROUP_IMPL_REGISTERS_PIECES = 8    /* of a thread, eight values each */
+    TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
+    TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
+    TEGROUP_IMPL_REGISTERS_ALL = 32      /* LANES where a scale is of all values of a tile, or of a group */
 };
 
-/* Whether these kernels write the copy of a call: rows at multiples of 16 bytes, and eight codes at multiples of their
- * own length. */
-static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *in = &call->desc.input, *out = &call->desc.output;
-    const tegroup_scaling_facts *facts = &call->facts;
-    return in->dtype == TEGROUP_DTYPE_BF16 && facts->choice_outer == 1 && facts->block_inner > 0 && call->plain
-           && call->vectors && !call->desc.rule.divide && !call->raises && call->copies == 1 << TEGROUP_IMPL_ROWWISE
-           && !tegroup_impl_listed(in) && !tegroup_impl_listed(out) && tegroup_impl_aligned(in->data, 16)
-           && tegroup_impl_aligned(out->data, (size_t)tegroup_impl_bits(out->dtype)) && out->shape.cols % 8 == 0
-           && tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+/* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
+static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *in = &call->desc.input;
+    return in->dtype == TEGROUP_DTYPE_BF16 && call->plain && call->vectors && !tegroup_impl_listed(in)
+           && tegroup_impl_aligned(in->data, 16) && in->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
-/* A warp's part of a work: 2,048 values of one row or, where a work is narrow, of up to eight rows. A piece is 256
- * values of a row. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
- * BITS: of a code. SHIFT: the logarithm of LANES, so that a block has 2^(SHIFT + 3) values. */
-template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
+/* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
+ * length. A column's codes of several parts need not lie so. */
+static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *out = &call->desc.output;
+    const tegroup_scaling_facts *facts = &call->facts;
+    const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
+              rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
+    if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
+        return 0;
+    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128
+        && (facts->choice_outer != 1 || facts->block_inner == 0))
+        return 0;
+    if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
+    if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
+    if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
+    return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* The rule that most calls have for blocks of 32 and of 16 values. A kernel that knows it finds a scale in a third of
+ * the steps. */
+TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) {
+    const tegroup_scale_rule mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
+                             mxfp4 = {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},
+                             nvfp4 = {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0};
+    return lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
+}
+
+/* A thread's part of a work: eight pieces of eight values. A work is a tile of 128 x 128 (TILE), of which a piece is a
+ * row; or, where there is a rowwise copy alone, a strip: 2,048 values a warp, of one row or, where a row is short, of
+ * up to eight, of which a piece of all lanes is 256 beside each other. LANES beside each other have a block of each
+ * piece, and share out the blocks' scales among them. BITS: of a code; 0: amax alone is found. */
+template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
-    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, SHIFT = LANES == 16 ? 4 : LANES == 4 ? 2 : 1 };
-    enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales that a lane finds */
+    enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
+    enum { ALL = LANES == TEGROUP_IMPL_REGISTERS_ALL, LOG = LANES >= 16 ? 4 : LANES == 4 ? 2 : 1 };
+    enum { SHIFT = LOG + 3, BLOCK = 1 << SHIFT };          /* of a block's values */
+    enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
-    const tegroup_impl_quantize_shared &shared;
-    const int32_t lane, in_row; /* in_row: logarithm of a row's pieces */
-    int64_t row, col0;          /* the warp's first, in the part */
-    int32_t rows, cols;         /* that are there */
+    tegroup_impl_quantize_shared &shared;
+    uint4 *const turned;               /* TILE: room for codes */
+    const int32_t lane, in_row, first; /* in_row: logarithm of a row's pieces; first: the thread's column */
+    int64_t row0, row, col0;           /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;                /* that are there: below `row`, and of the work */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
-                                                               const tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8) {}
+                                                               tegroup_impl_quantize_shared &s, uint4 *t)
+        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8),
+          first(lane % (TILE ? 16 : 32) * 8) {}
 
-    __device__ __forceinline__ int32_t down(int32_t piece) const { return piece >> in_row; }
-    __device__ __forceinline__ int32_t at(int32_t piece) const { /* its first column */
-        return (piece & ((1 << in_row) - 1)) * 256;
+    __device__ __forceinline__ int32_t down(int32_t piece) const { return TILE ? piece : piece >> in_row; }
+    __device__ __forceinline__ int32_t at(int32_t piece) const { /* its column behind the thread's first */
+        return TILE ? 0 : (piece & ((1 << in_row) - 1)) * 256;
     }
     __device__ __forceinline__ bool there(int32_t piece) const {
-        return down(piece) < rows && at(piece) + lane * 8 < cols;
+        return down(piece) < rows && at(piece) + first < cols;
     }
-    __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
+    __device__ __forceinline__ int64_t of_group(int64_t r) const { return shared.part * shared.part_rows + r; }
+    __device__ __forceinline__ bool writes(int copy) const {
+        return (call.copies >> copy & 1) != 0 && shared.copies[copy].data;
+    }
+    __device__ __forceinline__ tegroup_block_scale scale_of(float amax) const {
+        const tegroup_scale_rule usual = tegroup_impl_usual_rule(LANES, BITS);
+        if (LANES < 16 && call.usual)
+            return tegroup_impl_scale_block(&usual, BITS == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3,
+                                            LANES == 2 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E8M0, amax,
+                                            shared.global);
+        return tegroup_impl_scale_block(&call.desc.rule, call.desc.output.dtype, call.scale_dtype, amax, shared.global);
+    }
 
-    /* False: the warp has no row. */
-    __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
-        row = row0 + ((int32_t)threadIdx.x / 32 << (3 - in_row)), col0 = at_col;
+    __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
+        row0 = at_row, col0 = at_col;
+        row = row0 + (TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 << (3 - in_row));
         rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
         cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        if (rows <= 0) return false;
-        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + lane * 8) * BYTES;
+        const char *from = shared.in.base + (shared.in.first + of_group(row) * shared.in.ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
-            x[k].raw[0] = there(k) ? __ldcs((const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES))
-                                   : make_uint4(0, 0, 0, 0);
-        return true;
+            x[k].raw[0] =
+                there(k) ? *(const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES) : make_uint4(0, 0, 0, 0);
+    }
+
+    /* `most` and the magnitudes of all values, two in a word. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t most_of(uint32_t most) const {
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++)
+            most = tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS>::of_row(most, x[k]);
+        return most;
     }
 
     /* The first of the pieces whose scales the lane finds. */
@@ -89,7 +136,7 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
         for (int32_t k = 0; k < PIECES; k += 2) {
             uint32_t pair; /* of pieces k and k + 1 */
             magnitudes::of_pair(x[k], x[k + 1], &pair);
-            magnitudes::of_lanes(SHIFT, &pair);
+            magnitudes::of_lanes(LOG, &pair);
             if (first_scaled() / SCALES == k / SCALES || (SCALES == 1 && first_scaled() / 2 == k / 2))
                 pairs[k % SCALES / 2] = pair;
         }
@@ -97,75 +144,258 @@ template <int LANES, int BITS> struct tegroup_impl_quantize_registers {
         for (int32_t j = 0; j < SCALES; j++)
             amax[j] = __uint_as_float(magnitudes::at(&pairs[j / 2], SCALES == 1 ? lane & 1 : j & 1));
     }
-    /* The scale of the lane's block in a piece, to where it is stored. */
-    __device__ __forceinline__ void store_scale(int32_t piece, uint32_t bits) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t col = at(piece) + lane / LANES * LANES * 8;
-        if (down(piece) >= rows || col >= cols || lane % LANES >= PIECES) return;
+    __device__ __forceinline__ void store_scale(int columnwise, int64_t outer, int64_t inner, uint32_t bits) const {
+        const tegroup_impl_copy &copy = shared.copies[columnwise];
         tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                tegroup_impl_scale_of_block(&copy.grid, shared.part, row + down(piece),
-                                                            (col0 + col) >> (SHIFT + 3)),
-                                bits);
+                                tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner), bits);
     }
-
-    __device__ __forceinline__ void encode() const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const tegroup_dtype dtype = call.desc.output.dtype;
-        float amax[SCALES], factor[SCALES];
-        if (!copy.data) return;
+    /* The scales of the rows' blocks, each to where it is stored, and the lane's factors. */
+    __device__ __forceinline__ void scale_rows(float *factor) const {
+        float amax[SCALES];
         if (call.desc.rule.nan_shows) find_amax<true>(amax);
         else find_amax<false>(amax);
 #pragma unroll
         for (int32_t j = 0; j < SCALES; j++) {
-            const tegroup_block_scale block =
-                tegroup_impl_scale_block(&call.desc.rule, dtype, call.scale_dtype, amax[j], shared.global);
+            const tegroup_block_scale block = scale_of(amax[j]);
+            const int32_t piece = first_scaled() + j, col = at(piece) + first / BLOCK * BLOCK;
             factor[j] = block.multiplier;
-            store_scale(first_scaled() + j, block.bits);
+            if (down(piece) < rows && col < cols && lane % LANES < PIECES)
+                store_scale(TEGROUP_IMPL_ROWWISE, row + down(piece), (col0 + col) >> SHIFT, block.bits);
         }
-        const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0 + lane * 8);
+    }
+
+    __device__ __forceinline__ static void store(char *to, uint2 codes) {
+        if (BITS == 8) *(uint2 *)to = codes;
+        else *(uint32_t *)to = codes.x;
+    }
+    __device__ __forceinline__ void encode_rows(const float *factor) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by = __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
-            char *const to = copy.data + (first + down(k) * copy.at.row_stride + at(k)) * BITS / 8;
+            const float by =
+                ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-            if (!there(k)) continue;
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(dtype, y);
-            if (BITS == 8) *(uint2 *)to = codes;
-            else *(uint32_t *)to = codes.x;
+            if (there(k))
+                store(to + (down(k) * copy.at.row_stride + at(k)) * BITS / 8,
+                      tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
         }
     }
 
-    /* Zeros for what pads the scales behind a part's last rows, and behind its last columns: by all threads. */
-    __device__ __forceinline__ void pad(int64_t row0) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const tegroup_impl_scale_grid &grid = copy.grid;
-        const int64_t left = shared.part_rows - row0, inner0 = col0 >> (SHIFT + 3),
-                      blocks = (cols + LANES * 8 - 1) >> (SHIFT + 3),
-                      outers = left <= 1 << call.down_shift ? grid.outer_extent - row0 : 1 << call.down_shift,
-                      inners = shared.cols - col0 <= 1 << call.across_shift ? grid.inner_extent - inner0 : blocks;
-        if (!copy.data || (outers <= left && inners <= blocks)) return;
-        for (int64_t o = threadIdx.x / 32; o < outers; o += blockDim.x / 32)
-            for (int64_t i = (o < left ? blocks : 0) + lane; i < inners; i += 32)
-                tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                        tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
+    /* The scale of all of a tile, found by each thread: its factor. `turn` changes with each work, so that no warp
+     * writes where another one still reads. */
+    __device__ __forceinline__ float scale_tile(int32_t turn) const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
+        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
+        uint32_t *const table = shared.amax[0] + turn % 2 * WARPS,
+                        two = call.desc.rule.nan_shows ? most_of<true>(0) : most_of<false>(0);
+        uint32_t most = max(magnitudes::at(&two, 0), magnitudes::at(&two, 1));
+        for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+        if (lane == 0) table[threadIdx.x / 32] = most;
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++) most = max(most, table[w]);
+        const tegroup_block_scale block = scale_of(__uint_as_float(most));
+        for (int c = 0; c < TEGROUP_IMPL_COPIES && threadIdx.x == 0; c++)
+            if (writes(c)) store_scale(c, (c ? col0 : row0) >> SHIFT, (c ? row0 : col0) >> SHIFT, block.bits);
+        return block.multiplier;
+    }
+
+    /* The largest magnitudes of the columns of a warp's 16 rows to the table, two columns in a word. */
+    template <bool SHOWS> __device__ __forceinline__ void collect_columns() const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
+        uint32_t most[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k += 2) magnitudes::of_columns(x + k, most);
+#pragma unroll
+        for (int j = 0; j < 4; j++) most[j] = magnitudes::larger(most[j], __shfl_xor_sync(0xffffffffu, most[j], 16));
+        if (lane < 16)
+            ((uint4 *)shared.amax[TEGROUP_IMPL_COLUMNWISE])[threadIdx.x / 32 * 16 + lane] =
+                make_uint4(most[0], most[1], most[2], most[3]);
+    }
+    /* From that table to that of factors, [block][column], and to where scales are stored. */
+    __device__ __forceinline__ void scale_columns() const {
+        const int32_t c = (int32_t)threadIdx.x % EXTENT;
+#pragma unroll
+        for (int32_t i = (int32_t)threadIdx.x / EXTENT; i < EXTENT / BLOCK;
+             i += TEGROUP_IMPL_QUANTIZE_THREADS / EXTENT) {
+            const uint16_t *of = (const uint16_t *)shared.amax[TEGROUP_IMPL_COLUMNWISE] + i * BLOCK / 16 * EXTENT + c;
+            uint32_t most = 0;
+#pragma unroll
+            for (int32_t band = 0; band < BLOCK / 16; band++) most = max(most, of[band * EXTENT] & 0x7fffu);
+            const tegroup_block_scale block = scale_of(__uint_as_float(most << 16));
+            shared.factor[TEGROUP_IMPL_COLUMNWISE][i * EXTENT + c] = block.multiplier;
+            if (c < cols && row0 + i * BLOCK < shared.part_rows)
+                store_scale(TEGROUP_IMPL_COLUMNWISE, col0 + c, (row0 >> SHIFT) + i, block.bits);
+        }
+    }
+    /* The factors of the thread's columns. */
+    __device__ __forceinline__ void factors_of_columns(float of_all, float *factor) const {
+        const float4 *table = (const float4 *)(shared.factor[TEGROUP_IMPL_COLUMNWISE]
+                                               + ((int32_t)threadIdx.x / 16 * 8 >> SHIFT) * EXTENT + first);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 four = ALL ? make_float4(of_all, of_all, of_all, of_all) : table[i];
+            factor[4 * i] = four.x, factor[4 * i + 1] = four.y, factor[4 * i + 2] = four.z, factor[4 * i + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ void encode_columns(const float *factor) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++, to += copy.at.row_stride * BITS / 8) {
+            float y[8];
+            x[k].unpack(y);
+#pragma unroll
+            for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], factor[j]);
+            if (there(k)) store(to, tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+        }
+    }
+
+    /* Eight rows of each column to shared memory, in an order by which eight columns it is of, so that neither columns
+     * beside each other nor those of one whole column meet in a bank. Rows that are not there are zeros, no NaN of a
+     * factor. */
+    __device__ __forceinline__ void turn(const float *factor) const {
+        const int32_t octet = first / 8, rank = (int32_t)threadIdx.x / 16, left = max(0, rows) * BITS;
+        const uint2 mask = make_uint2(left < 32 ? (1u << left) - 1 : ~0u, left < 32   ? 0
+                                                                          : left < 64 ? (1u << (left - 32)) - 1
+                                                                                      : ~0u);
+#pragma unroll
+        for (int32_t j = 0; j < 8; j++) {
+            float y[8];
+#pragma unroll
+            for (int32_t k = 0; k < PIECES; k++) {
+                const uint4 v = x[k].raw[0];
+                const uint32_t word = j / 2 == 0 ? v.x : j / 2 == 1 ? v.y : j / 2 == 2 ? v.z : v.w;
+                y[k] = tegroup_impl_product_f32(
+                    j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true), factor[j]);
+            }
+            uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            codes.x &= mask.x, codes.y &= mask.y;
+            if (BITS == 8) ((uint2 *)turned)[(first + j) * 16 + (rank ^ (octet % 8 * 2 + octet / 8))] = codes;
+            else ((uint32_t *)turned)[(first + j) * 16 + (rank ^ octet)] = codes.x;
+        }
+    }
+    /* What is in shared memory, to the columns of the transposed copy, sixteen rows at a time, with the zeros that pad
+     * them. */
+    __device__ __forceinline__ void store_turned() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int32_t piece = (int32_t)threadIdx.x % 8;
+        char *const to = copy.data + tegroup_impl_element_of(&copy, row0 + piece * 16, col0) * BITS / 8;
+        if (row0 + piece * 16 >= copy.at.col_stride) return;
+#pragma unroll
+        for (int32_t c = (int32_t)threadIdx.x / 8; c < EXTENT; c += TEGROUP_IMPL_QUANTIZE_THREADS / 8) {
+            char *const column = to + c * copy.at.col_stride * BITS / 8;
+            const int32_t octet = c / 8;
+            if (c >= cols) return;
+            if (BITS == 8) {
+                const uint4 v = turned[c * 8 + (piece ^ (octet % 8))];
+                *(uint4 *)column = octet / 8 ? make_uint4(v.z, v.w, v.x, v.y) : v;
+            } else {
+                const uint32_t *const words = (const uint32_t *)turned + c * 16;
+                *(uint2 *)column = make_uint2(words[(piece * 2) ^ octet], words[(piece * 2 + 1) ^ octet]);
+            }
+        }
+    }
+
+    /* A strip has no part that waits for another one. */
+    __device__ __forceinline__ void encode_strip() const {
+        float factor[SCALES];
+        if (rows <= 0 || !writes(TEGROUP_IMPL_ROWWISE)) return;
+        if (ALL) factor[0] = shared.factor[0][0];
+        else scale_rows(factor);
+        encode_rows(factor);
+    }
+    __device__ __forceinline__ void encode_tile(int32_t turn_of_work) const {
+        const bool whole = tegroup_impl_scaled_as_one(&call.facts), rowwise = writes(TEGROUP_IMPL_ROWWISE),
+                   columnwise = writes(TEGROUP_IMPL_COLUMNWISE);
+        float factor[SCALES], of_column[8];
+        factor[0] = shared.factor[0][0];
+        if (ALL && !whole) factor[0] = scale_tile(turn_of_work);
+        if (!ALL && rowwise) scale_rows(factor);
+        if (!ALL && columnwise) {
+            if (call.desc.rule.nan_shows) collect_columns<true>();
+            else collect_columns<false>();
+        }
+        __syncthreads(); /* what the tile before left in shared memory has been read */
+        if (!ALL && columnwise) scale_columns();
+        if (rowwise) encode_rows(factor);
+        if (!columnwise) return;
+        if (!ALL) __syncthreads();
+        factors_of_columns(factor[0], of_column);
+        if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
+            encode_columns(of_column);
+            return;
+        }
+        turn(of_column);
+        __syncthreads();
+        store_turned();
+    }
+
+    /* Zeros for what pads the scales of a copy behind a part's last rows, and behind its last columns: by all
+     * threads. */
+    __device__ __forceinline__ void pad(int columnwise) const {
+        const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
+        const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
+        const int64_t left = shared.part_rows - row0, beside = shared.cols - col0;
+        const int64_t outer_left = columnwise ? beside : left, inner_left = columnwise ? left : beside,
+                      outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
+                      outer0 = (columnwise ? col0 : row0) >> grid.outer_shift,
+                      inner0 = (columnwise ? row0 : col0) >> grid.inner_shift,
+                      outers = tegroup_impl_blocks_of(tegroup_impl_min(outer_left, outer_most), grid.outer_shift),
+                      inners = tegroup_impl_blocks_of(tegroup_impl_min(inner_left, inner_most), grid.inner_shift),
+                      outer_end = outer_left <= outer_most ? grid.outer_extent - outer0 : outers,
+                      inner_end = inner_left <= inner_most ? grid.inner_extent - inner0 : inners;
+        if (outer_end <= outers && inner_end <= inners) return;
+        for (int64_t o = threadIdx.x / 32; o < outer_end; o += blockDim.x / 32)
+            for (int64_t i = (o < outers ? inners : 0) + lane; i < inner_end; i += 32)
+                store_scale(columnwise, outer0 + o, inner0 + i, 0);
     }
 };
 
-template <int LANES, int BITS>
+template <int LANES, int BITS, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
+    __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, BITS> part(call, shared);
-    tegroup_impl_quantize_store_groups(call, shared.view);
-    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+    tegroup_impl_quantize_registers<LANES, BITS, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_store_groups(call, walk);
+    int32_t turn = 0;
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) walk.meet(work);
         walk.place(work, &row0, &col0);
-        if (part.load(row0, col0)) part.encode();
-        part.pad(row0);
+        part.load(row0, col0);
+        if (TILE) part.encode_tile(turn);
+        else part.encode_strip();
+        for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
+            if (part.writes(c) && !tegroup_impl_scaled_as_one(&call.facts)) part.pad(c);
     }
+}
+
+/* The groups' amax. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
+    tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, 0, false> part(call, shared, NULL);
+    uint32_t two = 0; /* largest magnitudes in a word */
+    int32_t g = -1;
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work == walk.begin || work >= shared.end) {
+            if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
+            two = 0;
+            walk.meet(work);
+            g = shared.g;
+        }
+        walk.place(work, &row0, &col0);
+        part.load(row0, col0);
+        two = call.desc.rule.nan_shows ? part.most_of<true>(two) : part.most_of<false>(two);
+    }
+    if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
 }

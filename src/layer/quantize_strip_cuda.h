@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, shared.view);
+    tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {

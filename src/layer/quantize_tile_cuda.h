@@ -398,23 +398,21 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 }
 
 /* What is one number a group, after its amax: the last block's work. */
-static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call,
-                                                                        const tegroup_snapshot_view &view) {
+static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call) {
     const tegroup_tensor *t = &call.desc.output;
-    if (tegroup_impl_ragged(&t->shape) && !view.header) return;
     for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
         const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
         tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
         for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
+            copies[c] = tegroup_impl_copy_of(t, &call.facts, &call.view, g, c, &before);
         tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
     }
 }
 static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                          const tegroup_snapshot_view &view) {
-    if (blockIdx.x == gridDim.x - 1 && call.copies
+                                                                          const tegroup_impl_quantize_walk &walk) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies && walk.fits
         && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
-        tegroup_impl_quantize_store_numbers(call, view);
+        tegroup_impl_quantize_store_numbers(call);
 }
 
 /* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
@@ -429,7 +427,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, shared.view);
+    tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {

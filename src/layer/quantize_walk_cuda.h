@@ -8,15 +8,13 @@
 #include "core/snapshot_types.h"
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
-#include "base/threads.h"
 #include "formats/scale_rule.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
+#include "core/snapshot_checks.h"
 #include "core/copies.h"
-#include "core/stored_scales.h"
 #include "layer/quantize.h"
-#include "cuda/prepare.h"
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -49,8 +47,11 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
     int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
     int32_t plain;                    /* 1: values are those of input, and rows not gathered */
+    int32_t usual;                    /* 1: the rule is tegroup_impl_usual_rule             */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
+    tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* of a group with all rows and columns */
+    tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
@@ -61,9 +62,8 @@ struct tegroup_impl_quantize_shared {
     /* Threads write four at a time. */
     __align__(16) uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    tegroup_snapshot_view view;
-    tegroup_impl_before before;
-    int64_t works, works_before;
+    tegroup_impl_before before, after; /* after: with the group itself */
+    int64_t works_of, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
     int32_t g, part, across;
@@ -135,19 +135,38 @@ static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup
     return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
 }
 
+/* The scales of one copy of a group of these extents, as if it were the first. */
+static __device__ __forceinline__ tegroup_impl_scale_grid
+tegroup_impl_quantize_grid(const tegroup_impl_quantize_launch &call, tegroup_impl_sides sides, int copy) {
+    tegroup_impl_scale_grid grid = call.grids[copy];
+    const bool there = (sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(&call.facts);
+    grid.part_rows = tegroup_impl_part_rows(call, sides.rows);
+    const int64_t outer = copy ? sides.cols : grid.part_rows, inner = copy ? grid.part_rows : sides.cols;
+    grid.outer_count = !there ? 0 : grid.outer_shift == 62 ? 1 : tegroup_impl_blocks_of(outer, grid.outer_shift);
+    grid.inner_count = !there ? 0 : grid.inner_shift == 62 ? 1 : tegroup_impl_blocks_of(inner, grid.inner_shift);
+    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
+    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
+    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    if (tegroup_impl_scales_strided(&call.desc.output, copy))
+        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
+    else if (grid.packed || call.facts.outer_fastest)
+        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, grid.outer_stride);
+    else grid.outer_stride = grid.inner_extent;
+    return grid;
+}
+
 /* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
  * That takes long where their instructions are not in a cache, so they are short. */
 
 /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
-static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call,
-                                                                  const tegroup_snapshot_view &view, int32_t g,
+static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call, int32_t g,
                                                                   tegroup_impl_before *before) {
-    const tegroup_tensor *t = &call.desc.output;
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-    const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
+    const int32_t parts = call.grids[0].parts;
 #pragma unroll 1
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
     return tegroup_impl_works_across(call, sides.cols)
            * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
@@ -156,17 +175,17 @@ static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_
 /* Goes on to the group and the part of a work: one thread's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
                                                                tegroup_impl_quantize_shared &shared, int64_t work) {
-    tegroup_impl_before before = shared.before;
     int32_t g = shared.g;
-    int64_t first = shared.works_before, works;
-    while (first + (works = tegroup_impl_quantize_take(call, shared.view, g, &before)) <= work) {
+    int64_t first = shared.works_before, works = shared.works_of;
+    while (first + works <= work) {
+        shared.before = shared.after;
         first += works;
-        shared.before = before;
-        g++;
+        works = tegroup_impl_quantize_take(call, ++g, &shared.after);
     }
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &shared.view, g);
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
     shared.g = g;
     shared.works_before = first;
+    shared.works_of = works;
     shared.rows = sides.rows;
     shared.cols = sides.cols;
     shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
@@ -182,17 +201,18 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
                                                                    tegroup_impl_quantize_shared &shared, int piece) {
     const tegroup_tensor *t = &call.desc.output;
     const int32_t g = shared.g;
+    const tegroup_impl_sides sides = tegroup_impl_sides_of(shared.rows, shared.cols);
     if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-        tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &shared.view, g, piece, &shared.before);
-        const int64_t turned =
-            shared.before.transposed + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+        const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, piece);
+        tegroup_impl_copy copy = tegroup_impl_copy_with(t, &call.view, g, piece, &shared.before, &grid);
+        const int64_t turned = shared.before.transposed + tegroup_impl_transposed_count(sides);
         if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
             || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
             copy.data = NULL;
         shared.copies[piece] = copy;
     }
-    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &shared.view, g);
-    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &shared.view, g);
+    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
+    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
     if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
     shared.global = tegroup_impl_group_global(&call.desc, g);
     if (!tegroup_impl_scaled_as_one(&call.facts)) return;
@@ -205,20 +225,48 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
 struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
+    const bool fits;    /* the snapshot is one for the tensor; else there are no works */
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
-    /* A snapshot that is none for the tensor leads to no works. */
     __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
                                                           tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), begin(0), end(0), step(1), turn(0) {
-        if (threadIdx.x == 0) {
-            shared.view = tegroup_impl_fitting_view(&call.desc.output);
-            shared.g = 0;
-            shared.before = {{0, 0}, 0};
+        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), step(1), turn(0) {
+        if (fits) share();
+    }
+    static __device__ __forceinline__ bool fitting(const tegroup_impl_quantize_launch &call) {
+        const tegroup_impl_fit fit = tegroup_impl_fit_of(&call.desc.output);
+        return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
+    }
+
+    /* Sums of what the threads before this one have, of those that are asked for as bits; returns the first of all
+     * threads. */
+    static __device__ __forceinline__ int64_t scan(int64_t *sum, int32_t asked) {
+        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32, SUMS = 4 };
+        __shared__ int64_t of_warps[WARPS][SUMS];
+        const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
+        int64_t all = 0;
+#pragma unroll
+        for (int32_t i = 0; i < SUMS; i++) {
+            const int64_t mine = sum[i];
+            if (!(asked >> i & 1)) continue;
+#pragma unroll 1
+            for (int32_t step = 1; step < 32; step *= 2) {
+                const int64_t other = __shfl_up_sync(0xffffffffu, sum[i], step);
+                if (lane >= step) sum[i] += other;
+            }
+            if (lane == 31) of_warps[warp][i] = sum[i];
+            sum[i] -= mine;
         }
         __syncthreads();
-        if (!tegroup_impl_ragged(&call.desc.output.shape) || shared.view.rows) share();
+#pragma unroll 1
+        for (int32_t w = 0; w < WARPS; w++) {
+            all += of_warps[w][0];
+#pragma unroll
+            for (int32_t i = 0; i < SUMS; i++)
+                if (w < warp && asked >> i & 1) sum[i] += of_warps[w][i];
+        }
+        return all;
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
@@ -230,22 +278,20 @@ struct tegroup_impl_quantize_walk {
         const int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
         int64_t mine = 0, sum[4];
-        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, shared.view, h, &taken);
+        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, h, &taken);
         sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
-        const int scanned = 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3;
-#pragma unroll 1
-        for (int i = 0; i < 4; i++)
-            if (scanned >> i & 1) sum[i] = tegroup_impl_block_scan(sum[i], false);
-        if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
-        __syncthreads();
+        const int64_t works = scan(sum, 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3),
+                      stretch = tegroup_impl_ceil_div(works, blocks);
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
         turn = (int32_t)blockIdx.x - first;
-        begin = tegroup_impl_share_begin(shared.works, first, blocks) + turn;
-        end = tegroup_impl_share_begin(shared.works, first + step, blocks);
-        if (begin < sum[0] || begin >= sum[0] + mine) return;
-        shared.g = g;
+        begin = stretch * first + turn;
+        end = tegroup_impl_min(stretch * (first + step), works);
+        if (begin >= end || begin < sum[0] || begin >= sum[0] + mine) return;
+        shared.g = g - 1; /* which, as it were, has no works */
         shared.works_before = sum[0];
-        shared.before = {{sum[1], sum[2]}, sum[3]};
+        shared.works_of = 0;
+        shared.after = {{sum[1], sum[2]}, sum[3]};
+        tegroup_impl_quantize_find(call, shared, begin);
     }
     __device__ __forceinline__ int64_t next(int64_t work) {
         turn = turn + 1 < step ? turn + 1 : 0;
@@ -253,9 +299,11 @@ struct tegroup_impl_quantize_walk {
     }
     /* Goes on to a work of another part, or of another group. */
     __device__ __forceinline__ void meet(int64_t work) const {
-        __syncthreads(); /* what is known of the part before has been read */
-        if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
-        __syncthreads();
+        __syncthreads(); /* what is known of the part before has been read, or the first one has been found */
+        if (work != begin) {
+            if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
+            __syncthreads();
+        }
         if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
         __syncthreads();
     }

@@ -1,7 +1,7 @@
-/* What tegroup_quantize makes of values, of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own: bit
- * for bit what the kernel for all formats makes of values, which for SwiGLU its own call has computed before. All
- * copies, both types, rules with and without NaN, groups of any size, and nothing else written. Likewise what it makes
- * of rows in registers, bit for bit what the CPU makes of them. */
+/* What tegroup_quantize makes of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own: bit for bit what
+ * the kernel for all formats makes of values that their own call has computed before. All copies, both types, rules with
+ * and without NaN, groups of any size, and nothing else written. Likewise what it makes of values in registers, bit for
+ * bit what the CPU makes of them. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_SM90
@@ -81,7 +81,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     tegroup_layout layout;
     tegroup_error error;
     tegroup_quantize_desc q, plain;
-    copies made, apart, plainly;
+    copies made, apart;
     if (tegroup_snapshot_layout(&rows, &layout, &error) != TEGROUP_OK) return 0;
     void *snapshot = room(layout.total_bytes, 0);
     if (tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error) != TEGROUP_OK) return 0;
@@ -98,9 +98,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     if (odd) q.row_scale = tegroup_matrix_of(row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
     if (gradient) q.grad_output = tegroup_tensor_of(rows, width, bf16, dy);
     q.rule = tegroup_scale_rule_of(preset);
-    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted)
-        || !copies_new(&plainly, rows, cols, dtype, wanted))
-        return 0;
+    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted)) return 0;
     q.output = made.t;
     tegroup_activation_desc forward;
     memset(&forward, 0, sizeof forward);
@@ -127,19 +125,16 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     memset(&plain.grad_output, 0, sizeof plain.grad_output);
     plain.input = tegroup_tensor_of(rows, cols, bf16, between);
     plain.output = apart.t;
-    int right = tegroup_impl_quantizes_1x128(&q)
-                && tegroup_impl_quantizes_1x128(&plain) == (wanted != TEGROUP_COPIES_ROWWISE);
+    int right = tegroup_impl_quantizes_1x128(&q) && !tegroup_impl_quantizes_1x128(&plain);
     right &= tegroup_quantize(&q, NULL, &error) == TEGROUP_OK;
     right &= (gradient ? tegroup_activation_backward(&backward, NULL, &error) : tegroup_activation_forward(&forward, NULL, &error)) == TEGROUP_OK;
-    right &= tegroup_impl_cuda_quantize_any(&plain, NULL, &error) == TEGROUP_OK;
-    plain.output = plainly.t;
     right &= tegroup_quantize(&plain, NULL, &error) == TEGROUP_OK;
     MUST(cudaDeviceSynchronize());
-    const int64_t other = copies_differ(&made, &apart) + copies_differ(&plainly, &apart);
+    const int64_t other = copies_differ(&made, &apart);
     if (!right || other > 0)
         fprintf(stderr, "width %ld gradient %d preset %d type %d copies %d odd %d: %ld bytes differ %s %s\n", (long)width, gradient, (int)preset, (int)dtype, (int)wanted, odd, (long)other,
                 error.field ? error.field : "", error.rule ? error.rule : "");
-    copies_free(&made), copies_free(&apart), copies_free(&plainly);
+    copies_free(&made), copies_free(&apart);
     void *const used[] = {sizes, snapshot, x, dy, between, row_scale};
     for (int i = 0; i < 6; i++) room_free(used[i]);
     return right && other == 0;
@@ -177,22 +172,28 @@ TEST(quantize_1x128_gpu, nan_that_shows) {
         }
 }
 
-/* ---- rowwise, in registers ---- */
+/* ---- in registers ---- */
 
-/* Rows of BF16 on the CPU and on the GPU: ragged or uniform, rows further apart than they are long, scales packed or at
- * strides, in parts, with a second level. Every byte of codes and scales, and of what lies around them. Returns 2 where
- * the rule does not go with the scaling. */
-static int rowwise(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_preset preset, tegroup_dtype dtype, int odd) {
-    const int ragged = rng_chance(r, 70), strided = rng_chance(r, 30), parts = !ragged && rng_chance(r, 50) ? 2 : 0,
-              levels = scaling == TEGROUP_SCALING_NVFP4 && rng_chance(r, 50), words = scaling == TEGROUP_SCALING_MXFP8 && rng_chance(r, 30);
+/* Values of BF16 on the CPU and on the GPU: ragged or uniform, rows further apart than they are long, scales packed or
+ * at strides, in parts, with a second level; one copy or both, a columnwise one as the data or transposed. Every byte of
+ * codes and scales, and of what lies around them. Returns 2 where the rule does not go with the scaling. */
+static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_preset preset, tegroup_dtype dtype, int odd) {
+    enum { ITEMS = 4 };
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
+    const tegroup_copies wanted = (tegroup_copies)rng_int(r, 1, 3);
+    const int columnwise = wanted & TEGROUP_COPIES_COLUMNWISE, turned = columnwise && rng_chance(r, 60), ragged = rng_chance(r, 70),
+              strided = facts->block_inner > 0 && facts->block_outer == 1 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30),
+              parts = !ragged && !turned && rng_chance(r, 50) ? 2 : 0, as_one = scaling == TEGROUP_SCALING_TENSOR,
+              levels = scaling == TEGROUP_SCALING_NVFP4 && rng_chance(r, 50),
+              words = scaling == TEGROUP_SCALING_MXFP8 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30);
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
-                  all = ragged ? ROWS : GROUPS * each, block = tegroup_scaling_info(scaling)->block_inner, blocks = (cols + block - 1) / block;
+                  all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
     tegroup_error error;
     tegroup_layout layout;
     tegroup_quantize_desc on[2];
     alignas(TEGROUP_ALIGNMENT) char snapshot[4096];
-    char *codes[2], *scales[2];
+    char *made[ITEMS][2] = {{NULL, NULL}, {NULL, NULL}, {NULL, NULL}, {NULL, NULL}};
     float numbers[2][2 * GROUPS];
     int64_t left = ROWS;
     for (int g = 0; g < GROUPS; g++) {
@@ -205,7 +206,7 @@ static int rowwise(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_
     for (int64_t i = 0; i < all * in_ld && odd; i += 1 + rng_int(r, 0, 4000)) values[i] = rng_chance(r, 50) ? 0x7fc0 : 0xff80;
     for (int64_t i = 0; i < all && odd; i += 1 + rng_int(r, 0, 30)) memset(values + i * in_ld, 0, (size_t)cols * 2);
     int right = 1, goes = 1, built = 0;
-    size_t bytes[2] = {0, 0};
+    size_t bytes[ITEMS] = {0, 0, 0, 0};
     for (int gpu = 0; gpu < 2 && right && goes; gpu++) {
         const tegroup_space space = gpu ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
         tegroup_quantize_desc *q = &on[gpu];
@@ -224,25 +225,29 @@ static int rowwise(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_
             q->input = tegroup_tensor_of(rows, cols, TEGROUP_DTYPE_BF16, in);
         } else q->input = tegroup_tensor_uniform(GROUPS, each, cols, TEGROUP_DTYPE_BF16, in);
         q->output = q->input;
+        q->output.data = NULL;
         q->input.ld = in_ld, q->output.ld = out_ld;
         q->output.dtype = dtype, q->output.scaling = scaling, q->output.scale_parts = parts;
+        q->output.columnwise_order = turned ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
         if (words) q->output.scale_dtype = TEGROUP_DTYPE_I32;
         if (strided) q->output.scale_outer_stride = blocks + 1, q->output.scale_inner_stride = 1;
-        if (levels) q->output.amax = (float *)of_groups, q->output.global_scale_inv = (float *)of_groups + GROUPS;
+        if (levels || as_one) q->output.amax = (float *)of_groups;
+        if (levels) q->output.global_scale_inv = (float *)of_groups + GROUPS;
         q->rule = tegroup_scale_rule_of(preset);
-        right &= tegroup_tensor_layout(&q->output, TEGROUP_COPIES_ROWWISE, &layout, &error) == TEGROUP_OK;
-        for (int i = 0; i < 2 && right; i++) {
+        right &= tegroup_tensor_layout(&q->output, wanted, &layout, &error) == TEGROUP_OK;
+        void **const at[ITEMS] = {&q->output.data, &q->output.scale_inv, &q->output.columnwise_data, &q->output.columnwise_scale_inv};
+        for (int i = 0; i < ITEMS && right; i++) {
             bytes[i] = layout.items[i].bytes;
-            char *to = gpu ? (char *)room(bytes[i], POISON) - GUARD_BYTES : (char *)malloc(bytes[i] + 2 * GUARD_BYTES);
-            if (!gpu) memset(to, POISON, bytes[i] + 2 * GUARD_BYTES);
-            (i ? scales : codes)[gpu] = to;
+            if (bytes[i] == 0) continue;
+            made[i][gpu] = gpu ? (char *)room(bytes[i], POISON) - GUARD_BYTES : (char *)malloc(bytes[i] + 2 * GUARD_BYTES);
+            if (!gpu) memset(made[i][gpu], POISON, bytes[i] + 2 * GUARD_BYTES);
+            *at[i] = made[i][gpu] + GUARD_BYTES;
         }
         if (!right) break;
         built = gpu + 1;
-        q->output.data = codes[gpu] + GUARD_BYTES, q->output.scale_inv = scales[gpu] + GUARD_BYTES;
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
-            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input), call.copies = 1;
+            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input), call.copies = wanted;
             right &= tegroup_impl_quantizes_in_registers(&call);
         }
         const tegroup_status status = tegroup_quantize(q, NULL, &error);
@@ -254,28 +259,29 @@ static int rowwise(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_
             room_free(in), room_free(where), room_free(counted), room_free(of_groups);
         }
     }
-    int64_t other = 0;
-    for (int i = 0; i < 2; i++) {
+    int64_t other[ITEMS] = {0, 0, 0, 0}, all_other = 0;
+    for (int i = 0; i < ITEMS; i++) {
         const size_t whole = bytes[i] + 2 * GUARD_BYTES;
-        char *of_cpu = built > 0 ? (i ? scales : codes)[0] : NULL;
-        if (built == 2) {
+        if (built == 2 && bytes[i] > 0) {
             char *of_gpu = (char *)malloc(whole);
-            MUST(cudaMemcpy(of_gpu, (i ? scales : codes)[1], whole, cudaMemcpyDeviceToHost));
-            for (size_t j = 0; j < whole; j++) other += of_gpu[j] != of_cpu[j];
+            MUST(cudaMemcpy(of_gpu, made[i][1], whole, cudaMemcpyDeviceToHost));
+            for (size_t j = 0; j < whole; j++) other[i] += of_gpu[j] != made[i][0][j];
             free(of_gpu);
-            MUST(cudaFree((i ? scales : codes)[1]));
         }
-        free(of_cpu);
+        all_other += other[i];
+        MUST(cudaFree(made[i][1]));
+        free(made[i][0]);
     }
-    if (built == 2) other += memcmp(numbers[0], numbers[1], sizeof numbers[0]) != 0;
+    if (built == 2) all_other += memcmp(numbers[0], numbers[1], sizeof numbers[0]) != 0;
     free(values);
-    if (!right || other > 0)
-        fprintf(stderr, "scaling %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, words %d, preset %d, type %d, odd %d: %ld bytes differ %s %s\n", (int)scaling,
-                (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, words, (int)preset, (int)dtype, odd, (long)other, error.field ? error.field : "", error.rule ? error.rule : "");
-    return !goes ? 2 : right && other == 0;
+    if (!right || all_other > 0)
+        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, words %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
+                (int)scaling, (int)wanted, turned, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, words, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
+                (long)other[2], (long)other[3], error.field ? error.field : "", error.rule ? error.rule : "");
+    return !goes ? 2 : right && all_other == 0;
 }
 
-static void rows_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegroup_dtype second, int least) {
+static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegroup_dtype second, int least) {
     static const int64_t widths[] = {8, 120, 128, 136, 248, 256, 264, 512, 640, 768, 1016, 1024, 1152, 1536, 2048, 2056, 2880, 3072, 7168};
     rng r = rng_seed(13 + (uint64_t)scaling);
     int devices = 0, ran = 0;
@@ -285,16 +291,22 @@ static void rows_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegr
             const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
             if (rule.divide || rule.method == TEGROUP_SCALE_GIVEN) continue;
             const int64_t cols = rng_chance(&r, 60) ? widths[w] : 8 * rng_int(&r, 1, 400);
-            const int result = rowwise(&r, cols, scaling, (tegroup_scale_preset)preset, preset % 2 ? first : second, (int)w % 2);
+            const int result = in_registers(&r, cols, scaling, (tegroup_scale_preset)preset, preset % 2 ? first : second, (int)w % 2);
             ASSERT_TRUE(result != 0);
             ran += result == 1;
         }
     printf("%d calls\n", ran);
     ASSERT_GE(ran, least);
 }
-TEST(quantize_1x128_gpu, rows_in_registers) { rows_in_registers(TEGROUP_SCALING_BLOCK_1X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, 100); }
-TEST(quantize_1x128_gpu, rows_in_registers_mxfp8) { rows_in_registers(TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, 19); }
-TEST(quantize_1x128_gpu, rows_in_registers_mxfp4) { rows_in_registers(TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, 19); }
-TEST(quantize_1x128_gpu, rows_in_registers_nvfp4) { rows_in_registers(TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F4E2M1, 19); }
+#define IN_REGISTERS(name, scaling, first, second, least)                                                              \
+    TEST(quantize_1x128_gpu, in_registers_##name) {                                                                    \
+        all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
+    }
+IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
+IN_REGISTERS(128x128, BLOCK_128X128, F8E4M3, F8E5M2, 100)
+IN_REGISTERS(tensor, TENSOR, F8E4M3, F8E5M2, 100)
+IN_REGISTERS(mxfp8, MXFP8, F8E4M3, F8E5M2, 19)
+IN_REGISTERS(mxfp4, MXFP4, F4E2M1, F4E2M1, 19)
+IN_REGISTERS(nvfp4, NVFP4, F4E2M1, F4E2M1, 19)
 
 TEST_MAIN()
