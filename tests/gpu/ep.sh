@@ -6,6 +6,9 @@
 #                                                them; by default that of the wheel nvidia-nccl-cu13. RANKS: by default 2
 #
 # EP_NCCL names a program that was built before, here or elsewhere: nothing is compiled.
+#
+# NCCL_EP_HOME=FOLDER: NCCL EP, which runs beside for comparison, and compiles its kernels itself. FOLDER has include/nccl_ep.h
+# and lib/cu13/ or lib/; by default that of the wheel nccl-extensions, which wants NCCL 2.30.7. A failure of its is no test's.
 set -u
 cd "$(dirname "$0")/../.." || exit
 ranks=${1:-2} failed=0
@@ -82,5 +85,36 @@ layer() { # ranks, model, the experts of all, tokens, options: its microseconds,
 for tokens in 4096 32768; do
     timed dsv3 256 $tokens
     timed qwen3-30b 128 $tokens
+done
+
+ep_home=${NCCL_EP_HOME:-$(${PYTHON:-python3} -c 'import nccl as n; print(list(n.__path__)[0] + "/ep")' 2>/dev/null)}
+[ -f "$ep_home/include/nccl_ep.h" ] ||
+    { echo "skip nccl_ep needs NCCL EP: pip install nccl-extensions, or set NCCL_EP_HOME"; exit $failed; }
+[ -n "$nvcc" ] || { echo "skip nccl_ep needs nvcc when it runs: set NVCC or put it on PATH"; exit $failed; }
+ep_lib=$ep_home/lib
+[ ! -d "$ep_lib/cu13" ] || ep_lib=$ep_lib/cu13
+# The wheel's file has not the name by which programs look for it; libcuda, which it wants, is the driver's.
+cp -f "$ep_lib/libnccl_ep.so" build/libnccl_ep.so.0
+export LD_LIBRARY_PATH="$PWD/build:$LD_LIBRARY_PATH" NCCL_EP_JIT_NVCC="$nvcc"
+export NCCL_EP_JIT_SOURCE_DIR="$ep_home/include/nccl_ep" NCCL_EP_JIT_BUILD_INCLUDE_DIR="$include"
+export NCCL_EP_JIT_CUDA_INCLUDE_DIR="${nvcc%/bin/nvcc}/include"
+"$nvcc" -std=c++20 -O2 -w -gencode arch=compute_90a,code=sm_90a -I. -I"$include" -I"$ep_home/include" \
+    tests/bench/bench_nccl_ep.cu -o build/bench_nccl_ep -L"$lib" -L"$ep_lib" -Xlinker -l:libnccl.so.2 \
+    -Xlinker -l:libnccl_ep.so -Xlinker --allow-shlib-undefined >"$log" 2>&1 ||
+    { echo "skip nccl_ep does not build"; sed 's/^/    /' "$log" | head -n 20; exit $failed; }
+beside() { # model, tokens, mode
+    if timeout 100 build/bench_nccl_ep --ranks "$ranks" --model "$1" --tokens "$2" --mode "$3" >"$log" 2>&1; then
+        echo "ok nccl_ep_times_$1_$2_tokens_$3"
+    else
+        echo "skip nccl_ep_times_$1_$2_tokens_$3 did not run to its end"
+    fi
+    sed 's/^/    /' "$log" | head -n 20
+}
+for model in dsv3 qwen3-30b; do
+    for tokens in 4096 32768; do
+        for mode in permute local nvlink; do beside $model $tokens $mode; done
+    done
+    layer "$ranks" $model "$([ $model = dsv3 ] && echo 256 || echo 128)" 128
+    beside $model 128 latency
 done
 exit $failed
