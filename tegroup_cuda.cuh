@@ -137,10 +137,8 @@ static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS
 static inline cudaError_t tegroup_impl_launch_clusters(const void *kernel, unsigned blocks, unsigned each,
                                                        unsigned threads, void **arguments, size_t shared_bytes,
                                                        struct CUstream_st *stream) {
-    cudaLaunchConfig_t config;
-    cudaLaunchAttribute cluster;
-    memset(&config, 0, sizeof config);
-    memset(&cluster, 0, sizeof cluster);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute cluster = {};
     if (each < 2) return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = each;

@@ -8,7 +8,6 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "base/build.h"
 #include "base/rules.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
@@ -51,10 +50,8 @@ static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS
 static inline cudaError_t tegroup_impl_launch_clusters(const void *kernel, unsigned blocks, unsigned each,
                                                        unsigned threads, void **arguments, size_t shared_bytes,
                                                        struct CUstream_st *stream) {
-    cudaLaunchConfig_t config;
-    cudaLaunchAttribute cluster;
-    memset(&config, 0, sizeof config);
-    memset(&cluster, 0, sizeof cluster);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute cluster = {};
     if (each < 2) return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = each;
