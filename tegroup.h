@@ -115,35 +115,36 @@
  *   [82] core/activation_formulas.h Activation formulas
  *   [83] layer/activation.h       Activations
  *   [84] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [85] layer/quantize.h         Quantise and dequantise
- *   [86] layer/tune.h             Tune, save and load a plan
- *   [87] layer/linear.h           Grouped linear layer
- *   [88] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [89] layer/mlp_plan.h         Grouped MLP: plan
- *   [90] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [91] layer/mlp.h              Grouped MLP: calls
- *   [92] layer/chain_rules.h      Op chain: rules and buffers
- *   [93] layer/chain_ops.h        Op chain: ops as layers
- *   [94] layer/chain_plan.h       Op chain: plan
- *   [95] layer/chain.h            Op chain: calls
- *   [96] gemm/validate_values.h   Validate: values and scales
- *   [97] gemm/validate.h          Validate
- *   [98] gemm/scale_convert.h     Scales in another layout
- *   [99] moe/count.h              Counts of groups
- *   [100] moe/router_scheme.h      Router schemes
- *   [101] moe/router.h             Router
- *   [102] moe/permutation.h        Permutation
- *   [103] moe/permute.h            Permute and combine
- *   [104] moe/export.h             Layouts of other libraries
- *   [105] moe/skew.h               Skew of a routing
- *   [106] moe/layer_formats.h      MoE layer: formats
- *   [107] moe/layer_rules.h        MoE layer: rules
- *   [108] moe/layer_plan.h         MoE layer: plan
- *   [109] moe/layer.h              MoE layer
- *   [110] ep/places.h              Expert parallelism: where rows go
- *   [111] ep/sizes.h               Expert parallelism: sizes
- *   [112] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [113] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [85] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [86] layer/quantize.h         Quantise and dequantise
+ *   [87] layer/tune.h             Tune, save and load a plan
+ *   [88] layer/linear.h           Grouped linear layer
+ *   [89] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [90] layer/mlp_plan.h         Grouped MLP: plan
+ *   [91] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [92] layer/mlp.h              Grouped MLP: calls
+ *   [93] layer/chain_rules.h      Op chain: rules and buffers
+ *   [94] layer/chain_ops.h        Op chain: ops as layers
+ *   [95] layer/chain_plan.h       Op chain: plan
+ *   [96] layer/chain.h            Op chain: calls
+ *   [97] gemm/validate_values.h   Validate: values and scales
+ *   [98] gemm/validate.h          Validate
+ *   [99] gemm/scale_convert.h     Scales in another layout
+ *   [100] moe/count.h              Counts of groups
+ *   [101] moe/router_scheme.h      Router schemes
+ *   [102] moe/router.h             Router
+ *   [103] moe/permutation.h        Permutation
+ *   [104] moe/permute.h            Permute and combine
+ *   [105] moe/export.h             Layouts of other libraries
+ *   [106] moe/skew.h               Skew of a routing
+ *   [107] moe/layer_formats.h      MoE layer: formats
+ *   [108] moe/layer_rules.h        MoE layer: rules
+ *   [109] moe/layer_plan.h         MoE layer: plan
+ *   [110] moe/layer.h              MoE layer
+ *   [111] ep/places.h              Expert parallelism: where rows go
+ *   [112] ep/sizes.h               Expert parallelism: sizes
+ *   [113] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [114] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -3951,10 +3952,10 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor
     return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
 }
 
-/* Of a group of these extents, as if it were the first. facts: of t's scaling. */
-TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
-                                                                      const tegroup_scaling_facts *facts,
-                                                                      tegroup_impl_sides sides, int columnwise) {
+/* What the scales of a copy are, whatever its groups' extents; the rest is zero. facts: of t's scaling. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const tegroup_tensor *t,
+                                                                       const tegroup_scaling_facts *facts,
+                                                                       int columnwise) {
     const int strided = tegroup_impl_scales_strided(t, columnwise), packed = t->scale_dtype == TEGROUP_DTYPE_I32;
     const int64_t word = packed ? 4 : 1;
     tegroup_impl_scale_grid grid;
@@ -3963,34 +3964,46 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
-    grid.part_rows = grid.parts > 1 ? sides.rows / grid.parts : sides.rows;
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
     grid.inner_shift = tegroup_impl_shift_of(grid.block_inner);
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
-    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
-        const int64_t outer = columnwise ? sides.cols : grid.part_rows,
-                      inner = columnwise ? grid.part_rows : sides.cols;
-        grid.outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid.outer_shift) : 1;
-        grid.inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid.inner_shift) : 1;
-    }
-    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
-    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
-    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
-    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    grid.outer_stride = word;
+    grid.inner_stride = 1;
     if (strided) {
         grid.outer_stride = tegroup_impl_mul(t->scale_outer_stride, word);
         grid.inner_stride = tegroup_impl_mul(t->scale_inner_stride, word);
-        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
-    } else if (packed || facts->outer_fastest) {
-        grid.outer_stride = word;
-        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, word);
-    } else {
-        grid.outer_stride = grid.inner_extent;
-        grid.inner_stride = 1;
     }
+    return grid;
+}
+
+/* The same of a group of these extents, as if it were the first. */
+TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid, const tegroup_tensor *t,
+                                                  const tegroup_scaling_facts *facts, tegroup_impl_sides sides) {
+    grid->part_rows = grid->parts > 1 ? sides.rows / grid->parts : sides.rows;
+    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
+        const int64_t outer = grid->columnwise ? sides.cols : grid->part_rows,
+                      inner = grid->columnwise ? grid->part_rows : sides.cols;
+        grid->outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid->outer_shift) : 1;
+        grid->inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid->inner_shift) : 1;
+    }
+    grid->outer_extent = tegroup_impl_pad(grid->outer_count, grid->pad_outer);
+    grid->inner_extent = tegroup_impl_pad(grid->inner_count, grid->pad_inner);
+    grid->part_stride = tegroup_impl_mul(grid->outer_extent, grid->inner_extent);
+    grid->count = tegroup_impl_mul(grid->part_stride, grid->parts);
+    if (tegroup_impl_scales_strided(t, grid->columnwise))
+        grid->part_stride = tegroup_impl_mul(grid->outer_count, grid->outer_stride);
+    else if (grid->packed || facts->outer_fastest)
+        grid->inner_stride = tegroup_impl_mul(grid->outer_extent, grid->outer_stride);
+    else grid->outer_stride = grid->inner_extent;
+}
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      tegroup_impl_sides sides, int columnwise) {
+    tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_of_any(t, facts, columnwise);
+    tegroup_impl_scale_grid_size(&grid, t, facts, sides);
     return grid;
 }
 
@@ -9281,7 +9294,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                          : groups->mean + 32;
     const tegroup_impl_sm90_share share =
         wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
-    const int each = 1 + row->pairs; /* blocks that share a tile, and that load it */
+    const int each = 1 + row->pairs; /* blocks of a tile, which share what it loads */
     const double waves = groups->count * share.tiles
                          / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks / each),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
@@ -12414,14 +12427,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [85] Quantise and dequantise (src/layer/quantize.h) ==== */
-
-#if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error);
-#endif
+/* ==== [85] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
 enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
@@ -12502,7 +12508,14 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ---- on the CPU ---- */
+/* ==== [86] Quantise and dequantise (src/layer/quantize.h) ==== */
+
+#if TEGROUP_IMPL_FP8_KERNELS
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 /* A group as the CPU's loops meet it. */
 typedef struct tegroup_impl_quantize_group {
@@ -13034,7 +13047,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [86] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [87] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -13236,7 +13249,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [87] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [88] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -13810,7 +13823,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [88] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [89] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -14318,7 +14331,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [89] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [90] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -14698,7 +14711,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [90] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [91] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -14940,7 +14953,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [91] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [92] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -15295,7 +15308,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [92] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [93] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -15843,7 +15856,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [93] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [94] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16035,7 +16048,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [94] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [95] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -16288,7 +16301,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [95] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [96] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -16475,7 +16488,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [96] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [97] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -16628,7 +16641,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [97] Validate (src/gemm/validate.h) ==== */
+/* ==== [98] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -16793,7 +16806,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [98] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [99] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17008,7 +17021,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [99] Counts of groups (src/moe/count.h) ==== */
+/* ==== [100] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -17169,7 +17182,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [100] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [101] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -17867,7 +17880,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [101] Router (src/moe/router.h) ==== */
+/* ==== [102] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -18322,7 +18335,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [102] Permutation (src/moe/permutation.h) ==== */
+/* ==== [103] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -18627,7 +18640,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [103] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [104] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -18971,7 +18984,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [104] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [105] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -19149,7 +19162,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [105] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [106] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -19248,7 +19261,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [106] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [107] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -19406,7 +19419,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [107] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [108] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -19650,7 +19663,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [108] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [109] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -20213,7 +20226,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [109] MoE layer (src/moe/layer.h) ==== */
+/* ==== [110] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -20616,7 +20629,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [110] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [111] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20763,7 +20776,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [111] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [112] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20846,7 +20859,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [112] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [113] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -21262,7 +21275,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [113] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [114] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

@@ -5771,7 +5771,7 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t usual;                    /* 1: the rule is tegroup_impl_usual_rule             */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
-    tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* of a group with all rows and columns */
+    tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
     tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
 } tegroup_impl_quantize_launch;
 
@@ -5856,24 +5856,11 @@ static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup
     return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
 }
 
-/* The scales of one copy of a group of these extents, as if it were the first. */
+/* tegroup_impl_scale_grid_alone, of which the launch has what all groups have in common. */
 static __device__ __forceinline__ tegroup_impl_scale_grid
 tegroup_impl_quantize_grid(const tegroup_impl_quantize_launch &call, tegroup_impl_sides sides, int copy) {
     tegroup_impl_scale_grid grid = call.grids[copy];
-    const bool there = (sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(&call.facts);
-    grid.part_rows = tegroup_impl_part_rows(call, sides.rows);
-    const int64_t outer = copy ? sides.cols : grid.part_rows, inner = copy ? grid.part_rows : sides.cols;
-    grid.outer_count = !there ? 0 : grid.outer_shift == 62 ? 1 : tegroup_impl_blocks_of(outer, grid.outer_shift);
-    grid.inner_count = !there ? 0 : grid.inner_shift == 62 ? 1 : tegroup_impl_blocks_of(inner, grid.inner_shift);
-    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
-    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
-    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
-    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
-    if (tegroup_impl_scales_strided(&call.desc.output, copy))
-        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
-    else if (grid.packed || call.facts.outer_fastest)
-        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, grid.outer_stride);
-    else grid.outer_stride = grid.inner_extent;
+    tegroup_impl_scale_grid_size(&grid, &call.desc.output, &call.facts, sides);
     return grid;
 }
 
@@ -5960,8 +5947,8 @@ struct tegroup_impl_quantize_walk {
         return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
     }
 
-    /* Sums of what the threads before this one have, of those that are asked for as bits; returns the first of all
-     * threads. */
+    /* Makes sums of what the threads before this one have, of those that are asked for as bits, and returns the total
+     * of the first over all threads. One barrier serves all four: tegroup_impl_block_scan takes two for one sum. */
     static __device__ __forceinline__ int64_t scan(int64_t *sum, int32_t asked) {
         enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32, SUMS = 4 };
         __shared__ int64_t of_warps[WARPS][SUMS];
@@ -7506,8 +7493,7 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
-        call.grids[copy] =
-            tegroup_impl_scale_grid_alone(t, &call.facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), copy);
+        call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
     }
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
     if (tegroup_impl_ragged(&t->shape))

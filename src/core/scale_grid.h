@@ -71,10 +71,10 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor
     return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
 }
 
-/* Of a group of these extents, as if it were the first. facts: of t's scaling. */
-TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
-                                                                      const tegroup_scaling_facts *facts,
-                                                                      tegroup_impl_sides sides, int columnwise) {
+/* What the scales of a copy are, whatever its groups' extents; the rest is zero. facts: of t's scaling. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const tegroup_tensor *t,
+                                                                       const tegroup_scaling_facts *facts,
+                                                                       int columnwise) {
     const int strided = tegroup_impl_scales_strided(t, columnwise), packed = t->scale_dtype == TEGROUP_DTYPE_I32;
     const int64_t word = packed ? 4 : 1;
     tegroup_impl_scale_grid grid;
@@ -83,34 +83,46 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
-    grid.part_rows = grid.parts > 1 ? sides.rows / grid.parts : sides.rows;
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
     grid.inner_shift = tegroup_impl_shift_of(grid.block_inner);
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
-    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
-        const int64_t outer = columnwise ? sides.cols : grid.part_rows,
-                      inner = columnwise ? grid.part_rows : sides.cols;
-        grid.outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid.outer_shift) : 1;
-        grid.inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid.inner_shift) : 1;
-    }
-    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
-    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
-    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
-    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    grid.outer_stride = word;
+    grid.inner_stride = 1;
     if (strided) {
         grid.outer_stride = tegroup_impl_mul(t->scale_outer_stride, word);
         grid.inner_stride = tegroup_impl_mul(t->scale_inner_stride, word);
-        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
-    } else if (packed || facts->outer_fastest) {
-        grid.outer_stride = word;
-        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, word);
-    } else {
-        grid.outer_stride = grid.inner_extent;
-        grid.inner_stride = 1;
     }
+    return grid;
+}
+
+/* The same of a group of these extents, as if it were the first. */
+TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid, const tegroup_tensor *t,
+                                                  const tegroup_scaling_facts *facts, tegroup_impl_sides sides) {
+    grid->part_rows = grid->parts > 1 ? sides.rows / grid->parts : sides.rows;
+    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
+        const int64_t outer = grid->columnwise ? sides.cols : grid->part_rows,
+                      inner = grid->columnwise ? grid->part_rows : sides.cols;
+        grid->outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid->outer_shift) : 1;
+        grid->inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid->inner_shift) : 1;
+    }
+    grid->outer_extent = tegroup_impl_pad(grid->outer_count, grid->pad_outer);
+    grid->inner_extent = tegroup_impl_pad(grid->inner_count, grid->pad_inner);
+    grid->part_stride = tegroup_impl_mul(grid->outer_extent, grid->inner_extent);
+    grid->count = tegroup_impl_mul(grid->part_stride, grid->parts);
+    if (tegroup_impl_scales_strided(t, grid->columnwise))
+        grid->part_stride = tegroup_impl_mul(grid->outer_count, grid->outer_stride);
+    else if (grid->packed || facts->outer_fastest)
+        grid->inner_stride = tegroup_impl_mul(grid->outer_extent, grid->outer_stride);
+    else grid->outer_stride = grid->inner_extent;
+}
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      tegroup_impl_sides sides, int columnwise) {
+    tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_of_any(t, facts, columnwise);
+    tegroup_impl_scale_grid_size(&grid, t, facts, sides);
     return grid;
 }
 

@@ -165,7 +165,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                          : groups->mean + 32;
     const tegroup_impl_sm90_share share =
         wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
-    const int each = 1 + row->pairs; /* blocks that share a tile, and that load it */
+    const int each = 1 + row->pairs; /* blocks of a tile, which share what it loads */
     const double waves = groups->count * share.tiles
                          / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks / each),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;

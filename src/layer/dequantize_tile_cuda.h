@@ -10,7 +10,7 @@
 #include "formats/convert.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"

@@ -20,7 +20,7 @@
 #include "core/copies.h"
 #include "core/stored_scales.h"
 #include "core/activation_formulas.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"

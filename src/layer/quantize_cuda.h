@@ -56,8 +56,7 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
-        call.grids[copy] =
-            tegroup_impl_scale_grid_alone(t, &call.facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), copy);
+        call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
     }
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
     if (tegroup_impl_ragged(&t->shape))

@@ -14,7 +14,7 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"

@@ -5,7 +5,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/scale_grid.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"

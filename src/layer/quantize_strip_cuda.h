@@ -7,7 +7,7 @@
 #include "formats/convert.h"
 #include "formats/scale_layout.h"
 #include "core/scale_grid.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"

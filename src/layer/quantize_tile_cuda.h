@@ -19,7 +19,7 @@
 #include "core/stored_scales.h"
 #include "core/product.h"
 #include "core/activation_formulas.h"
-#include "layer/quantize.h"
+#include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"

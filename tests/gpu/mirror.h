@@ -242,6 +242,21 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
     return TEGROUP_OK;
 }
 
+/* Can SM90's kernels run here, and does this run of the suite want them? */
+static inline int hopper_here(void) {
+#if !defined(TEGROUP_NO_SM90)
+    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
+    int device, major, minor;
+    if (wanted != NULL && strstr(wanted, "sm90") == NULL) return 0;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return major == 9 && minor == 0 && tegroup_impl_sm90_image(90);
+#else
+    return 0;
+#endif
+}
+
 /* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many. */
 static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
     (void)plan, (void)i;

@@ -12,16 +12,6 @@
 #include "quantised_problem.h"
 #include "test.h"
 
-static int hopper_here(void) {
-    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
-    int device, major, minor;
-    if (wanted != NULL && strstr(wanted, "sm90") == NULL) return 0;
-    MUST(cudaGetDevice(&device));
-    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return major == 9 && minor == 0 && tegroup_impl_sm90_image(90);
-}
-
 static const scaling_row *const formats[] = {NULL, &scaling_rows[5], &scaling_rows[6], &scaling_rows[7], &scaling_rows[8], &scaling_rows[9]};
 enum { FORMATS = sizeof formats / sizeof *formats };
 

@@ -9,11 +9,6 @@
 #include "product.h"
 #include "test.h"
 
-static int hopper_here(void) {
-    tegroup_target target;
-    memset(&target, 0, sizeof target);
-    return tegroup_impl_cuda_target(&target) >= 0 && target.sm == 90;
-}
 static int takes_pairs(const tegroup_plan *plan) { return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW])->pairs; }
 
 /* Results by one kernel: their hash, and whether all are right and nothing else was written. */
