@@ -13617,6 +13617,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ---- the compiled kernels ---- */
 
+#if TEGROUP_IMPL_SM90_HOLDS_WEIGHTS
+#define TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(...) (const void *)tegroup_impl_sm90_weights_kernel<__VA_ARGS__>
+#else
+#define TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(...) (const void *)NULL
+#endif
+
 typedef struct tegroup_impl_sm90_weights_code {
     const void *kernel;
     int32_t shared_bytes;
@@ -13624,7 +13630,7 @@ typedef struct tegroup_impl_sm90_weights_code {
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k)                                                \
-    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k>>,       \
+    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k>),                     \
      tegroup_impl_sm90_weights_shape<bits, rows, k>::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};

@@ -189,7 +189,7 @@ int main(void) {
            "group or more, or where an ld is odd; else `portable` comes first. Either's products then have the same bits, and\n"
            "the same `numerics_id`. Operands with scales of 8 bits (MXFP8, MXFP4, NVFP4) it decodes to BF16 in\n"
            "[workspace](formats.md#decoded-on-hopper) first, so that alignment is asked of the others alone, and of\n"
-           "[weights that it decodes in registers](formats.md#weights-in-registers).\n\n"
+           "[weights that it decodes in registers](formats.md#weights-in-registers), which a build with `-rdc=true` does not.\n\n"
            "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and of the columns of d: of\n"
            "data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own number of columns\n"
            "is another, gets NaN, unless `ignore_quirks` says that cuBLASLt is to have it all the same. Groups at `shape.offsets`\n"

@@ -68,6 +68,14 @@ static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
+/* With -rdc=true no warp gets registers of another (setmaxnreg is ignored), and kernels that hold weights have too few
+ * to be assembled. They are left out then. */
+#if defined(__CUDACC_RDC__)
+#define TEGROUP_IMPL_SM90_HOLDS_WEIGHTS 0
+#else
+#define TEGROUP_IMPL_SM90_HOLDS_WEIGHTS 1
+#endif
+
 /* Whether a product holds its weights: decodes them in registers. It is a forward product, or a dgrad by the transposed
  * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
  * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
@@ -79,7 +87,8 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
                   ld = turned ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
-    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(b.scaling)
+    return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && (p->op == TEGROUP_OP_FORWARD || turned)
+           && tegroup_impl_scaled_by_8_bits(b.scaling)
            && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
            && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
            && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0

@@ -6,6 +6,7 @@
 #include "core/plan_types.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/sm90_decoded.h"
 #include "cuda/sm90_weights_kernels.h"
 #include "cuda/launch.h"
 #include "cuda/functor.h"
@@ -314,6 +315,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ---- the compiled kernels ---- */
 
+#if TEGROUP_IMPL_SM90_HOLDS_WEIGHTS
+#define TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(...) (const void *)tegroup_impl_sm90_weights_kernel<__VA_ARGS__>
+#else
+#define TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(...) (const void *)NULL
+#endif
+
 typedef struct tegroup_impl_sm90_weights_code {
     const void *kernel;
     int32_t shared_bytes;
@@ -321,7 +328,7 @@ typedef struct tegroup_impl_sm90_weights_code {
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k)                                                \
-    {(const void *)tegroup_impl_sm90_weights_kernel<tegroup_impl_sm90_weights_shape<bits, rows, k>>,       \
+    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k>),                     \
      tegroup_impl_sm90_weights_shape<bits, rows, k>::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
