@@ -282,7 +282,7 @@ static int32_t plan_tiles(const tegroup_plan *plan) {
     return count;
 }
 
-/* The plan with tile i of them. False where the GPU has too little shared memory for it. */
+/* The plan with tile i of them. False where there are not so many, or the GPU has too little shared memory for it. */
 static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     int32_t count = 0;
     tegroup_error error;
@@ -290,8 +290,10 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
 #if !defined(TEGROUP_NO_SM90)
     if (plan->backend == TEGROUP_BACKEND_SM90) {
         tegroup_impl_choice choice;
+        const int32_t kernel = sm90_candidate(plan, i);
+        if (kernel < 0) return 0;
         memset(&choice, 0, sizeof choice);
-        choice.words[0] = (uint64_t)sm90_candidate(plan, i);
+        choice.words[0] = (uint64_t)kernel;
         return tegroup_impl_sm90_take(plan, &choice, &error) == TEGROUP_OK;
     }
 #endif
