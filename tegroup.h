@@ -3952,7 +3952,8 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor
     return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
 }
 
-/* What the scales of a copy are, whatever its groups' extents; the rest is zero. facts: of t's scaling. */
+/* What the scales of a copy are, whatever its groups' extents: what tegroup_impl_scale_grid_size adds to, once. facts:
+ * of t's scaling. */
 TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const tegroup_tensor *t,
                                                                        const tegroup_scaling_facts *facts,
                                                                        int columnwise) {

@@ -634,7 +634,14 @@ static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, boo
 }
 
 static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bool bf16) {
+#if __CUDA_ARCH__ >= 530
+    float x;
+    if (bf16) return __uint_as_float(word & 0xffff0000u);
+    asm("{.reg .f16 h; mov.b32 {_, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(word));
+    return x;
+#else
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
+#endif
 }
 
 /* For results of arithmetic the hardware rounds to the same bits as the plain C conversions: the only NaN that
@@ -5583,18 +5590,38 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
- * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
- * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
- * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
+/* The magnitude of x as a code of E2M1, in the last bits of a float. Up to 2 a code is twice its value, up to 4 two
+ * more than its value, up to 6 four more than half of it. So what is above 2, and above 4, is added by itself; each
+ * step is exact but the one that rounds: a float of 2^23 has no fraction. Of these instructions the minimum alone goes
+ * through the pipe of integers, which has half of the others' rate. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
-    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
-    float magnitude, sum;
-    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
-    const uint32_t power =
-        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
-    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
+    float code;
+    asm("{.reg .f32 m, to2, to4, to6, above2;\n"
+        "abs.f32 m, %1;\n"
+        "min.f32 m, m, 0f40C00000;\n"          /* 6, of NaN, too */
+        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* m / 2 */
+        "fma.rn.sat.f32 to4, m, 0f3F000000, 0fBF800000;\n"
+        "fma.rn.sat.f32 to6, m, 0f3F000000, 0fC0000000;\n"
+        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"
+        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 of them, 2^23 */
+        "add.rn.f32 %0, to2, above2;}"
+        : "=f"(code)
+        : "f"(x));
+    return __float_as_uint(code);
+}
+
+/* Eight of them with their signs, the first in the lowest bits. x are results of arithmetic, whose NaN has no sign. */
+static __device__ __forceinline__ uint32_t tegroup_impl_eight_e2m1(const float *x) {
+    uint32_t pair[4], sign[4]; /* sign[i]: of values i / 2 * 4 + i % 2 and two further on, in the two lowest bytes */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float *from = x + i / 2 * 4 + i % 2;
+        pair[i] = tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
+        sign[i] = __byte_perm(__float_as_uint(from[0]), __float_as_uint(from[2]), 0x73);
+    }
+    return __byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410)
+           | (__byte_perm(sign[0], sign[2], 0x5410) >> 4 & 0x08080808u)
+           | (__byte_perm(sign[1], sign[3], 0x5410) & 0x80808080u);
 }
 
 /* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
@@ -5613,13 +5640,9 @@ static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype 
 /* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
 template <int BITS>
 static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
-                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
-    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
-    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
+    if (BITS == 4) return make_uint2(tegroup_impl_eight_e2m1(x), 0);
+    return make_uint2(tegroup_impl_two_codes(dtype, x[0], x[1]) | tegroup_impl_two_codes(dtype, x[2], x[3]) << 16,
+                      tegroup_impl_two_codes(dtype, x[4], x[5]) | tegroup_impl_two_codes(dtype, x[6], x[7]) << 16);
 }
 
 /* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that
@@ -5765,10 +5788,13 @@ typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
-    int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
-    int32_t plain;                    /* 1: values are those of input, and rows not gathered */
-    int32_t usual;                    /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t copies, vectors, raises;   /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift;  /* logarithms of a work's rows and columns            */
+    int32_t plain;                     /* 1: values are those of input, and rows not gathered */
+    int32_t usual;                     /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t scale_bits;                /* of a stored scale */
+    int64_t in_ld;                     /* of input, where no group has one of its own */
+    int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
     tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
@@ -5935,11 +5961,12 @@ struct tegroup_impl_quantize_walk {
     tegroup_impl_quantize_shared &shared;
     const bool fits;    /* the snapshot is one for the tensor; else there are no works */
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
+    int64_t part_end;   /* of the works of the part that was met last; 0 before the first one */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
     __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
                                                           tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), step(1), turn(0) {
+        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), part_end(0), step(1), turn(0) {
         if (fits) share();
     }
     static __device__ __forceinline__ bool fitting(const tegroup_impl_quantize_launch &call) {
@@ -6005,14 +6032,15 @@ struct tegroup_impl_quantize_walk {
         turn = turn + 1 < step ? turn + 1 : 0;
         return turn > 0 ? work + step + 1 : work + 1;
     }
-    /* Goes on to a work of another part, or of another group. */
-    __device__ __forceinline__ void meet(int64_t work) const {
+    /* Goes on to a work of another part, or of another group: to that from part_end on. */
+    __device__ __forceinline__ void meet(int64_t work) {
         __syncthreads(); /* what is known of the part before has been read, or the first one has been found */
         if (work != begin) {
             if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
             __syncthreads();
         }
         if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
+        part_end = shared.end;
         __syncthreads();
     }
     /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */
@@ -6430,7 +6458,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
             walk.meet(work);
@@ -6596,7 +6624,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
             walk.meet(work);
@@ -6624,7 +6652,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
 enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
-    TEGROUP_IMPL_REGISTERS_ALL = 32      /* LANES where a scale is of all values of a tile, or of a group */
+    TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
+    TEGROUP_IMPL_REGISTERS_ROW = 14      /* logarithm of the longest row that a block has room for, eight warps' part */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
@@ -6643,77 +6672,107 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128
-        && (facts->choice_outer != 1 || facts->block_inner == 0))
+    if (facts->block_inner == 0 && facts->block_outer == 1
+        && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
         return 0;
+    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
     if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
     if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
     return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
 }
 
-/* The rule that most calls have for blocks of 32 and of 16 values. A kernel that knows it finds a scale in a third of
+/* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
  * the steps. */
 TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) {
-    const tegroup_scale_rule mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
+    const tegroup_scale_rule deepgemm = {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 0, 0, 0, 0, 1},
+                             mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
                              mxfp4 = {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},
                              nvfp4 = {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0};
-    return lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
+    return lanes == 16 ? deepgemm : lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
 }
 
 /* A thread's part of a work: eight pieces of eight values. A work is a tile of 128 x 128 (TILE), of which a piece is a
  * row; or, where there is a rowwise copy alone, a strip: 2,048 values a warp, of one row or, where a row is short, of
- * up to eight, of which a piece of all lanes is 256 beside each other. LANES beside each other have a block of each
- * piece, and share out the blocks' scales among them. BITS: of a code; 0: amax alone is found. */
-template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers {
+ * up to eight, of which a piece of all lanes is 256 beside each other. A row that has one scale is shared by as many
+ * warps as it takes. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
+ * CODE: the codes' type; 0: amax alone is found. */
+template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
+    enum { BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
     enum { ALL = LANES == TEGROUP_IMPL_REGISTERS_ALL, LOG = LANES >= 16 ? 4 : LANES == 4 ? 2 : 1 };
     enum { SHIFT = LOG + 3, BLOCK = 1 << SHIFT };          /* of a block's values */
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned;               /* TILE: room for codes */
-    const int32_t lane, in_row, first; /* in_row: logarithm of a row's pieces; first: the thread's column */
-    int64_t row0, row, col0;           /* the work's first, and the thread's, in the part */
-    int32_t rows, cols;                /* that are there: below `row`, and of the work */
+    uint4 *const turned;                /* TILE: room for codes */
+    const int32_t lane, in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
+                                           share the row */
+    const int32_t first;                /* the thread's column */
+    int64_t row0, row, col0;            /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;                 /* that are there: below `row`, and of the work */
+    uint32_t present;                   /* bit k: piece k is there */
+    bool edge;                          /* the work is one of the part's last, below or beside */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
                                                                tegroup_impl_quantize_shared &s, uint4 *t)
-        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8),
-          first(lane % (TILE ? 16 : 32) * 8) {}
+        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32),
+          in_row(min(c.across_shift, (int32_t)TEGROUP_IMPL_QUANTIZE_STRIP) - 8),
+          beside(max(0, c.across_shift - (int32_t)TEGROUP_IMPL_QUANTIZE_STRIP)),
+          first(TILE ? lane % 16 * 8
+                     : (((int32_t)threadIdx.x / 32 & ((1 << beside) - 1)) << TEGROUP_IMPL_QUANTIZE_STRIP) + lane * 8) {}
 
     __device__ __forceinline__ int32_t down(int32_t piece) const { return TILE ? piece : piece >> in_row; }
     __device__ __forceinline__ int32_t at(int32_t piece) const { /* its column behind the thread's first */
         return TILE ? 0 : (piece & ((1 << in_row) - 1)) * 256;
     }
-    __device__ __forceinline__ bool there(int32_t piece) const {
-        return down(piece) < rows && at(piece) + first < cols;
-    }
+    __device__ __forceinline__ bool there(int32_t piece) const { return present >> piece & 1; }
     __device__ __forceinline__ int64_t of_group(int64_t r) const { return shared.part * shared.part_rows + r; }
     __device__ __forceinline__ bool writes(int copy) const {
         return (call.copies >> copy & 1) != 0 && shared.copies[copy].data;
     }
     __device__ __forceinline__ tegroup_block_scale scale_of(float amax) const {
+        const tegroup_dtype code = (tegroup_dtype)CODE;
         const tegroup_scale_rule usual = tegroup_impl_usual_rule(LANES, BITS);
-        if (LANES < 16 && call.usual)
-            return tegroup_impl_scale_block(&usual, BITS == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3,
-                                            LANES == 2 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E8M0, amax,
-                                            shared.global);
-        return tegroup_impl_scale_block(&call.desc.rule, call.desc.output.dtype, call.scale_dtype, amax, shared.global);
+        if (!ALL && CODE != TEGROUP_DTYPE_F8E5M2 && call.usual)
+            return tegroup_impl_scale_block(&usual, code,
+                                            LANES == 16  ? TEGROUP_DTYPE_F32
+                                            : LANES == 2 ? TEGROUP_DTYPE_F8E4M3
+                                                         : TEGROUP_DTYPE_F8E8M0,
+                                            amax, shared.global);
+        return tegroup_impl_scale_block(&call.desc.rule, code, call.scale_dtype, amax, shared.global);
+    }
+
+    /* Where the k-th piece is; steps: those of the launch. */
+    static __device__ __forceinline__ uint64_t piece_at(const char *from, const int64_t *steps, int32_t k) {
+        return (uint64_t)from + (k & 4 ? steps[2] : 0) + (k & 2 ? steps[1] : 0) + (k & 1 ? steps[0] : 0);
     }
 
     __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
         row0 = at_row, col0 = at_col;
-        row = row0 + (TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 << (3 - in_row));
-        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        const char *from = shared.in.base + (shared.in.first + of_group(row) * shared.in.ld + col0 + first) * BYTES;
+        const int32_t row_of_work =
+            TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 >> beside << (3 - in_row);
+        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
+        row = row0 + row_of_work;
+        rows = (int32_t)tegroup_impl_min(PIECES, left - row_of_work);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, right);
+        edge = left <= 1 << call.down_shift || right <= 1 << call.across_shift;
+        present = (1 << PIECES) - 1;
+        if (edge) {
+            present = 0;
+#pragma unroll
+            for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
+        }
+        const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
-            x[k].raw[0] =
-                there(k) ? *(const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES) : make_uint4(0, 0, 0, 0);
+            asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "
+                "0;\n"
+                "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
+                : "=&r"(x[k].raw[0].x), "=&r"(x[k].raw[0].y), "=&r"(x[k].raw[0].z), "=&r"(x[k].raw[0].w)
+                : "l"(piece_at(from, call.in_steps, k)), "r"((int)there(k)));
     }
 
     /* `most` and the magnitudes of all values, two in a word. */
@@ -6745,8 +6804,10 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
     __device__ __forceinline__ void store_scale(int columnwise, int64_t outer, int64_t inner, uint32_t bits) const {
         const tegroup_impl_copy &copy = shared.copies[columnwise];
-        tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner), bits);
+        const int64_t i = tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner);
+        if (LANES < 16 || call.scale_bits == 8) ((uint8_t *)copy.scales)[i] = (uint8_t)bits;
+        else if (call.scale_bits == 16) ((uint16_t *)copy.scales)[i] = (uint16_t)bits;
+        else ((uint32_t *)copy.scales)[i] = bits;
     }
     /* The scales of the rows' blocks, each to where it is stored, and the lane's factors. */
     __device__ __forceinline__ void scale_rows(float *factor) const {
@@ -6763,42 +6824,49 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
 
-    __device__ __forceinline__ static void store(char *to, uint2 codes) {
-        if (BITS == 8) *(uint2 *)to = codes;
-        else *(uint32_t *)to = codes.x;
+    /* Stores eight codes or nothing, without a branch, so that pieces are encoded beside each other. */
+    __device__ __forceinline__ static void store(bool wanted, uint64_t to, uint2 codes) {
+        if (BITS == 8)
+            asm volatile(
+                "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};}\n" ::"r"((int)wanted),
+                "l"(to), "r"(codes.x), "r"(codes.y)
+                : "memory");
+        else
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2;}\n" ::"r"((int)wanted),
+                         "l"(to), "r"(codes.x)
+                         : "memory");
     }
     __device__ __forceinline__ void encode_rows(const float *factor) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by =
-                ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
+            const float by = ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], k / SCALES, LANES);
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-            if (there(k))
-                store(to + (down(k) * copy.at.row_stride + at(k)) * BITS / 8,
-                      tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+            store(there(k), piece_at(to, call.out_steps, k), tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y));
         }
     }
 
-    /* The scale of all of a tile, found by each thread: its factor. `turn` changes with each work, so that no warp
-     * writes where another one still reads. */
-    __device__ __forceinline__ float scale_tile(int32_t turn) const {
+    /* Finds the one scale that 2^warps_shift neighbouring warps share, in each of their threads, and returns its
+     * factor. `turn` changes with each work, so that no warp writes where another one still reads. */
+    __device__ __forceinline__ float scale_together(int32_t warps_shift, int32_t turn) const {
         typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
-        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
-        uint32_t *const table = shared.amax[0] + turn % 2 * WARPS,
+        const int32_t warp = (int32_t)threadIdx.x / 32, leader = warp >> warps_shift << warps_shift;
+        uint32_t *const table = shared.amax[0] + turn % 2 * (TEGROUP_IMPL_QUANTIZE_THREADS / 32),
                         two = call.desc.rule.nan_shows ? most_of<true>(0) : most_of<false>(0);
         uint32_t most = max(magnitudes::at(&two, 0), magnitudes::at(&two, 1));
         for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
-        if (lane == 0) table[threadIdx.x / 32] = most;
+        if (lane == 0) table[warp] = most;
         __syncthreads();
-        for (int w = 0; w < WARPS; w++) most = max(most, table[w]);
+        for (int w = 0; w < 1 << warps_shift; w++) most = max(most, table[leader + w]);
         const tegroup_block_scale block = scale_of(__uint_as_float(most));
-        for (int c = 0; c < TEGROUP_IMPL_COPIES && threadIdx.x == 0; c++)
-            if (writes(c)) store_scale(c, (c ? col0 : row0) >> SHIFT, (c ? row0 : col0) >> SHIFT, block.bits);
+        for (int c = 0; c < TEGROUP_IMPL_COPIES && warp == leader && lane == 0 && rows > 0; c++)
+            if (writes(c))
+                store_scale(c, (c ? col0 : row) >> shared.copies[c].grid.outer_shift,
+                            (c ? row : col0) >> shared.copies[c].grid.inner_shift, block.bits);
         return block.multiplier;
     }
 
@@ -6842,14 +6910,14 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
     __device__ __forceinline__ void encode_columns(const float *factor) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        char *to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
+        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++, to += copy.at.row_stride * BITS / 8) {
+        for (int32_t k = 0; k < PIECES; k++) {
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], factor[j]);
-            if (there(k)) store(to, tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+            store(there(k), piece_at(to, call.out_steps, k), tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y));
         }
     }
 
@@ -6871,7 +6939,7 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
                 y[k] = tegroup_impl_product_f32(
                     j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true), factor[j]);
             }
-            uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            uint2 codes = tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y);
             codes.x &= mask.x, codes.y &= mask.y;
             if (BITS == 8) ((uint2 *)turned)[(first + j) * 16 + (rank ^ (octet % 8 * 2 + octet / 8))] = codes;
             else ((uint32_t *)turned)[(first + j) * 16 + (rank ^ octet)] = codes.x;
@@ -6899,12 +6967,13 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
 
-    /* A strip has no part that waits for another one. */
-    __device__ __forceinline__ void encode_strip() const {
+    /* In a strip warps wait for each other only where a row's amax is asked for. */
+    __device__ __forceinline__ void encode_strip(int32_t turn_of_work) const {
         float factor[SCALES];
-        if (rows <= 0 || !writes(TEGROUP_IMPL_ROWWISE)) return;
-        if (ALL) factor[0] = shared.factor[0][0];
-        else scale_rows(factor);
+        if (!writes(TEGROUP_IMPL_ROWWISE) || (!ALL && rows <= 0)) return;
+        if (!ALL) scale_rows(factor);
+        else if (tegroup_impl_scaled_as_one(&call.facts)) factor[0] = shared.factor[0][0];
+        else factor[0] = scale_together(beside, turn_of_work);
         encode_rows(factor);
     }
     __device__ __forceinline__ void encode_tile(int32_t turn_of_work) const {
@@ -6912,7 +6981,7 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
                    columnwise = writes(TEGROUP_IMPL_COLUMNWISE);
         float factor[SCALES], of_column[8];
         factor[0] = shared.factor[0][0];
-        if (ALL && !whole) factor[0] = scale_tile(turn_of_work);
+        if (ALL && !whole) factor[0] = scale_together(3, turn_of_work);
         if (!ALL && rowwise) scale_rows(factor);
         if (!ALL && columnwise) {
             if (call.desc.rule.nan_shows) collect_columns<true>();
@@ -6934,12 +7003,12 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
 
     /* Zeros for what pads the scales of a copy behind a part's last rows, and behind its last columns: by all
-     * threads. */
+     * threads, of a work at the edge. */
     __device__ __forceinline__ void pad(int columnwise) const {
         const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
         const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
-        const int64_t left = shared.part_rows - row0, beside = shared.cols - col0;
-        const int64_t outer_left = columnwise ? beside : left, inner_left = columnwise ? left : beside,
+        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
+        const int64_t outer_left = columnwise ? right : left, inner_left = columnwise ? left : right,
                       outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
                       outer0 = (columnwise ? col0 : row0) >> grid.outer_shift,
                       inner0 = (columnwise ? row0 : col0) >> grid.inner_shift,
@@ -6954,24 +7023,25 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
 };
 
-template <int LANES, int BITS, bool TILE>
+template <int LANES, int CODE, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, BITS, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared, turned);
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) walk.meet(work);
+        if (work >= walk.part_end) walk.meet(work);
         walk.place(work, &row0, &col0);
         part.load(row0, col0);
         if (TILE) part.encode_tile(turn);
-        else part.encode_strip();
+        else part.encode_strip(turn);
+        if (!part.edge || tegroup_impl_scaled_as_one(&call.facts)) continue;
         for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
-            if (part.writes(c) && !tegroup_impl_scaled_as_one(&call.facts)) part.pad(c);
+            if (part.writes(c)) part.pad(c);
     }
 }
 
@@ -6981,12 +7051,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, 0, false> part(call, shared, NULL);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
             two = 0;
             walk.meet(work);
@@ -7114,7 +7184,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     int32_t g = -1;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t begin, col;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
             walk.meet(work);
@@ -7139,10 +7209,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
 
 /* ==== [33] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
-/* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype dtype, uint2 codes, float *x) {
-    if (BITS == 4) {
+/* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
+template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
+    if (CODE == TEGROUP_DTYPE_F4E2M1) {
 #pragma unroll
         for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
             const uint32_t word = codes.x >> 4 * j;
@@ -7153,31 +7222,31 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
         }
     }
 #pragma unroll
-    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
+    for (int j = 0; j < (CODE == TEGROUP_DTYPE_F4E2M1 ? 0 : 8); j += 2) {
         const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
 #if __CUDA_ARCH__ >= 890
         uint32_t halves;
-        if (dtype == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        if (CODE == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
         else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
         x[j] = tegroup_impl_low_half(halves, false);
         x[j + 1] = tegroup_impl_high_half(halves, false);
 #else
-        x[j] = tegroup_impl_f32_of_code(dtype, pair & 0xffu);
-        x[j + 1] = tegroup_impl_f32_of_code(dtype, pair >> 8 & 0xffu);
+        x[j] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair & 0xffu);
+        x[j + 1] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair >> 8 & 0xffu);
 #endif
     }
 }
 
 /* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
- * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
- * bits, as a power of two is, drops nothing. The function below finds the others. */
+ * to 16 bits gives what one would have given: where something is dropped, one of the two neighbours is odd, and of the
+ * other the last bit is 0. That is right where the product is normal: for factors from 2^-80 on, since a value that is
+ * not 0 is at least 2^-16. A factor of at most two significant bits, as a power of two is, drops nothing. The function
+ * below finds the others. Infinity, as the upper neighbour, is even. */
 static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
-    float product, rest;
-    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
-    const uint32_t bits = __float_as_uint(product);
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(value), "f"(factor), "f"(__uint_as_float(bits ^ 0x80000000u)));
-    return __uint_as_float(bits | (fabsf(rest) > 0.0f ? 1u : 0u)); /* beside infinity and NaN rest is NaN */
+    float down, up; /* in magnitude */
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(down) : "f"(value), "f"(factor));
+    asm("{.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmul.rp.f32 %0, a, b;}" : "=f"(up) : "f"(value), "f"(factor));
+    return __uint_as_float(__float_as_uint(down) | (__float_as_uint(up) & 1u));
 }
 static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
     const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
@@ -7239,6 +7308,12 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
         }
 }
 
+/* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale is a power of two, so
+ * that products are exact. */
+template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
+    enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
+};
+
 /* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
  * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
  * call's input. The scales of a strip's rows go through a table of the warp's; of a tile each thread reads its few
@@ -7290,11 +7365,17 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     __device__ __forceinline__ bool small(float scale) const {
         return DTYPE != TEGROUP_DTYPE_F32 && tegroup_impl_small_factor(two ? of_group : scale);
     }
-    __device__ __forceinline__ float multiply(float value, float scale) const {
-        if (two) value = tegroup_impl_product_f32(value, scale);
-        if (two) scale = of_group;
-        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, scale)
-                                          : tegroup_impl_odd_product(value, scale);
+    /* Eight values from their codes, by a scale each or (COUNT 1) by one. HOW: a tegroup_impl_dequantize_how. */
+    template <typename HOW, int COUNT>
+    __device__ __forceinline__ void values_of(uint2 codes, const float *scale, float *x) const {
+        tegroup_impl_eight_values<HOW::CODE>(codes, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float by = scale[COUNT == 1 ? 0 : j];
+            if (HOW::TWO) x[j] = tegroup_impl_product_f32(x[j], by), by = of_group;
+            x[j] = DTYPE == TEGROUP_DTYPE_F32 || HOW::EXACT ? tegroup_impl_product_f32(x[j], by)
+                                                            : tegroup_impl_odd_product(x[j], by);
+        }
     }
 
     __device__ __forceinline__ void each(int32_t r, int32_t c, int32_t row_count, int32_t col_count) const {
@@ -7302,17 +7383,14 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                                             min(cols, c + col_count));
     }
 
-    template <int BITS> static __device__ __forceinline__ uint2 codes_at(const char *from) {
-        return BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
+    template <typename HOW> static __device__ __forceinline__ uint2 codes_at(const char *from) {
+        return HOW::BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
     }
-    /* scale: of each, or (COUNT 1) of all. */
-    template <int BITS, int COUNT>
+    template <typename HOW, int COUNT>
     __device__ __forceinline__ void store(uint2 codes, const float *scale, char *out) const {
         eight values;
         float x[8];
-        tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes, x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] = multiply(x[j], scale[COUNT == 1 ? 0 : j]);
+        values_of<HOW, COUNT>(codes, scale, x);
         values.pack(x);
         values.store_vectors(out);
     }
@@ -7331,7 +7409,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         return __any_sync(0xffffffffu, any) != 0;
     }
     /* A row of a strip: all of its codes are read before the first is looked at. */
-    template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
+    template <typename HOW> __device__ __forceinline__ void row_of_strip(float *factors) const {
+        enum { BITS = HOW::BITS };
         const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
         const char *const in = from<BITS>(r, 0);
         char *const out = to(r, 0);
@@ -7342,7 +7421,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             codes[k] = make_uint2(0, 0);
-            if (!careful && first + k * 256 < cols) codes[k] = codes_at<BITS>(in + (first + k * 256) * BITS / 8);
+            if (!careful && first + k * 256 < cols) codes[k] = codes_at<HOW>(in + (first + k * 256) * BITS / 8);
         }
         const bool slow = scales_of_strip(r, table) || careful;
         __syncwarp();
@@ -7353,9 +7432,9 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                 each(r, c + 256, 1, 8);
                 continue;
             }
-            store<BITS, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
+            store<HOW, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
             if (c + 256 < cols)
-                store<BITS, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
+                store<HOW, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
 #pragma unroll
             for (int k = 0; k < 6; k++) codes[k] = codes[k + 2]; /* so that the loop need not be unrolled */
         }
@@ -7363,7 +7442,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     }
 
     /* Rows of a tile whose columns have scales: all codes are read before the first is looked at. */
-    template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
+    template <typename HOW> __device__ __forceinline__ void rows_of_tile() const {
+        enum { BITS = HOW::BITS };
         const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
         const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
         const char *in = from<BITS>(row, col);
@@ -7383,15 +7463,16 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
 #pragma unroll
         for (int i = 0; i < 8; i++, in += step) {
             codes[i] = make_uint2(0, 0);
-            if (row + i < rows) codes[i] = codes_at<BITS>(in);
+            if (row + i < rows) codes[i] = codes_at<HOW>(in);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++, out += out_step)
-            if (row + i < rows) store<BITS, 8>(codes[i], scale, out);
+            if (row + i < rows) store<HOW, 8>(codes[i], scale, out);
     }
 
     /* A transposed copy: sixteen rows of two columns at a time. */
-    template <int BITS> __device__ __forceinline__ void columns_of_tile() const {
+    template <typename HOW> __device__ __forceinline__ void columns_of_tile() const {
+        enum { BITS = HOW::BITS };
         const int32_t c = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32;
         const int64_t step = copy.at.col_stride * BITS / 8, out_step = shared.in.ld * BYTES;
 #pragma unroll 1
@@ -7422,10 +7503,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                 float x[2][8];
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
-                    tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[0][k], x[k]);
+                    values_of<HOW, 1>(codes[0][k], scale + k, x[k]);
                     codes[0][k] = codes[1][k];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], scale[k]);
                 }
 #pragma unroll
                 for (int i = 0; i < 8; i++, out += out_step) {
@@ -7436,10 +7515,25 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         }
     }
 
-    template <int BITS> __device__ __forceinline__ void codes() const {
-        if (!columnwise) row_of_strip<BITS>(shared.factor[0]);
-        else if (copy.at.col_stride == 1) rows_of_tile<BITS>();
-        else columns_of_tile<BITS>();
+    template <typename HOW> __device__ __forceinline__ void as() const {
+        if (!columnwise) row_of_strip<HOW>(shared.factor[0]);
+        else if (copy.at.col_stride == 1) rows_of_tile<HOW>();
+        else columns_of_tile<HOW>();
+    }
+    /* Asks once a work what all of its products have in common. */
+    __device__ __forceinline__ void values() const {
+        const bool exact = call.scale_dtype == TEGROUP_DTYPE_F8E8M0;
+        if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
+            if (two) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
+            else if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
+        } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
+            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
+        } else {
+            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
+        }
     }
 };
 
@@ -7448,11 +7542,10 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
     tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    const bool wide = tegroup_impl_bits(call.desc.output.dtype) == 8;
     tegroup_impl_quantize_walk walk(call, shared);
     tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             walk.meet(work);
             piece.meet();
         }
@@ -7460,8 +7553,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         int64_t row0, col0;
         walk.place(work, &row0, &col0);
         piece.at(row0, col0);
-        if (wide) piece.template codes<8>();
-        else piece.template codes<4>();
+        piece.values();
     }
 }
 
@@ -7491,6 +7583,7 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
     call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
+    call.scale_bits = tegroup_impl_bits(call.scale_dtype);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
         call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
@@ -7516,8 +7609,18 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, and as
- * high as makes 2,048 values a warp. */
+/* A thread's pieces: 2^in_row of a row, 256 columns apart, and of as many rows below each other as that leaves. */
+static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launch *call, int32_t in_row) {
+    const tegroup_tensor *tensors[2] = {&call->desc.input, &call->desc.output};
+    int64_t *const steps[2] = {call->in_steps, call->out_steps};
+    for (int i = 0; i < 6; i++)
+        steps[i / 3][i % 3] =
+            (i % 3 < in_row ? (int64_t)256 << i % 3 : tegroup_impl_ld(tensors[i / 3]) << (i % 3 - in_row))
+            * tegroup_impl_bits(tensors[i / 3]->dtype) / 8;
+}
+
+/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, or as a
+ * row that has one scale; and as high as makes 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
                                                                tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
@@ -7525,22 +7628,33 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
+    if (call->copies && call->facts.block_outer == 1 && call->facts.block_inner == 0)
+        for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
+    tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
     return tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+template <int CODE, bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
+    const tegroup_impl_quantize_launch *call) {
+    if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+}
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
-    const int bits = tegroup_impl_bits(call->desc.output.dtype);
-    if (tegroup_impl_scaled_as_one(&call->facts) || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, 8, TILE>;
-    return call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8, TILE>
-           : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4, TILE>
-           : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4, TILE>
-                                           : tegroup_impl_quantize_registers_kernel<4, 8, TILE>;
+    switch (call->desc.output.dtype) {
+    case TEGROUP_DTYPE_F4E2M1:
+        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
+                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
+    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
+    }
 }
 
 /* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
@@ -7556,9 +7670,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
-    else
+    else {
+        tegroup_impl_cuda_quantize_pieces(call, 0);
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    }
     return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
@@ -7638,7 +7754,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
         call.raises = 0;
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
+    if (call.copies && tegroup_impl_quantizes_in_registers(&call))
+        return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
@@ -7651,6 +7768,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
     if (!call.copies) return TEGROUP_OK;
+    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, all, resident, &blocks, error));
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
 }
@@ -7663,6 +7781,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_any(const tegroup_quanti
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
     call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.in_ld = tegroup_impl_ld(&desc->input);
     call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;

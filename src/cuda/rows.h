@@ -32,7 +32,14 @@ static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, boo
 }
 
 static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bool bf16) {
+#if __CUDA_ARCH__ >= 530
+    float x;
+    if (bf16) return __uint_as_float(word & 0xffff0000u);
+    asm("{.reg .f16 h; mov.b32 {_, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(word));
+    return x;
+#else
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
+#endif
 }
 
 /* For results of arithmetic the hardware rounds to the same bits as the plain C conversions: the only NaN that

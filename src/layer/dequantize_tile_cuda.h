@@ -4,9 +4,7 @@
 #include "base/version.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
-#include "base/build.h"
 #include "base/arithmetic.h"
-#include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
@@ -15,10 +13,9 @@
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 
-/* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype dtype, uint2 codes, float *x) {
-    if (BITS == 4) {
+/* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
+template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
+    if (CODE == TEGROUP_DTYPE_F4E2M1) {
 #pragma unroll
         for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
             const uint32_t word = codes.x >> 4 * j;
@@ -29,31 +26,31 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
         }
     }
 #pragma unroll
-    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
+    for (int j = 0; j < (CODE == TEGROUP_DTYPE_F4E2M1 ? 0 : 8); j += 2) {
         const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
 #if __CUDA_ARCH__ >= 890
         uint32_t halves;
-        if (dtype == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        if (CODE == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
         else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
         x[j] = tegroup_impl_low_half(halves, false);
         x[j + 1] = tegroup_impl_high_half(halves, false);
 #else
-        x[j] = tegroup_impl_f32_of_code(dtype, pair & 0xffu);
-        x[j + 1] = tegroup_impl_f32_of_code(dtype, pair >> 8 & 0xffu);
+        x[j] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair & 0xffu);
+        x[j + 1] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair >> 8 & 0xffu);
 #endif
     }
 }
 
 /* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
- * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
- * bits, as a power of two is, drops nothing. The function below finds the others. */
+ * to 16 bits gives what one would have given: where something is dropped, one of the two neighbours is odd, and of the
+ * other the last bit is 0. That is right where the product is normal: for factors from 2^-80 on, since a value that is
+ * not 0 is at least 2^-16. A factor of at most two significant bits, as a power of two is, drops nothing. The function
+ * below finds the others. Infinity, as the upper neighbour, is even. */
 static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
-    float product, rest;
-    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
-    const uint32_t bits = __float_as_uint(product);
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(value), "f"(factor), "f"(__uint_as_float(bits ^ 0x80000000u)));
-    return __uint_as_float(bits | (fabsf(rest) > 0.0f ? 1u : 0u)); /* beside infinity and NaN rest is NaN */
+    float down, up; /* in magnitude */
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(down) : "f"(value), "f"(factor));
+    asm("{.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmul.rp.f32 %0, a, b;}" : "=f"(up) : "f"(value), "f"(factor));
+    return __uint_as_float(__float_as_uint(down) | (__float_as_uint(up) & 1u));
 }
 static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
     const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
@@ -115,6 +112,12 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
         }
 }
 
+/* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale is a power of two, so
+ * that products are exact. */
+template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
+    enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
+};
+
 /* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
  * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
  * call's input. The scales of a strip's rows go through a table of the warp's; of a tile each thread reads its few
@@ -166,11 +169,17 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     __device__ __forceinline__ bool small(float scale) const {
         return DTYPE != TEGROUP_DTYPE_F32 && tegroup_impl_small_factor(two ? of_group : scale);
     }
-    __device__ __forceinline__ float multiply(float value, float scale) const {
-        if (two) value = tegroup_impl_product_f32(value, scale);
-        if (two) scale = of_group;
-        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, scale)
-                                          : tegroup_impl_odd_product(value, scale);
+    /* Eight values from their codes, by a scale each or (COUNT 1) by one. HOW: a tegroup_impl_dequantize_how. */
+    template <typename HOW, int COUNT>
+    __device__ __forceinline__ void values_of(uint2 codes, const float *scale, float *x) const {
+        tegroup_impl_eight_values<HOW::CODE>(codes, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float by = scale[COUNT == 1 ? 0 : j];
+            if (HOW::TWO) x[j] = tegroup_impl_product_f32(x[j], by), by = of_group;
+            x[j] = DTYPE == TEGROUP_DTYPE_F32 || HOW::EXACT ? tegroup_impl_product_f32(x[j], by)
+                                                            : tegroup_impl_odd_product(x[j], by);
+        }
     }
 
     __device__ __forceinline__ void each(int32_t r, int32_t c, int32_t row_count, int32_t col_count) const {
@@ -178,17 +187,14 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                                             min(cols, c + col_count));
     }
 
-    template <int BITS> static __device__ __forceinline__ uint2 codes_at(const char *from) {
-        return BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
+    template <typename HOW> static __device__ __forceinline__ uint2 codes_at(const char *from) {
+        return HOW::BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
     }
-    /* scale: of each, or (COUNT 1) of all. */
-    template <int BITS, int COUNT>
+    template <typename HOW, int COUNT>
     __device__ __forceinline__ void store(uint2 codes, const float *scale, char *out) const {
         eight values;
         float x[8];
-        tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes, x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) x[j] = multiply(x[j], scale[COUNT == 1 ? 0 : j]);
+        values_of<HOW, COUNT>(codes, scale, x);
         values.pack(x);
         values.store_vectors(out);
     }
@@ -207,7 +213,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         return __any_sync(0xffffffffu, any) != 0;
     }
     /* A row of a strip: all of its codes are read before the first is looked at. */
-    template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
+    template <typename HOW> __device__ __forceinline__ void row_of_strip(float *factors) const {
+        enum { BITS = HOW::BITS };
         const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
         const char *const in = from<BITS>(r, 0);
         char *const out = to(r, 0);
@@ -218,7 +225,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             codes[k] = make_uint2(0, 0);
-            if (!careful && first + k * 256 < cols) codes[k] = codes_at<BITS>(in + (first + k * 256) * BITS / 8);
+            if (!careful && first + k * 256 < cols) codes[k] = codes_at<HOW>(in + (first + k * 256) * BITS / 8);
         }
         const bool slow = scales_of_strip(r, table) || careful;
         __syncwarp();
@@ -229,9 +236,9 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                 each(r, c + 256, 1, 8);
                 continue;
             }
-            store<BITS, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
+            store<HOW, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
             if (c + 256 < cols)
-                store<BITS, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
+                store<HOW, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
 #pragma unroll
             for (int k = 0; k < 6; k++) codes[k] = codes[k + 2]; /* so that the loop need not be unrolled */
         }
@@ -239,7 +246,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     }
 
     /* Rows of a tile whose columns have scales: all codes are read before the first is looked at. */
-    template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
+    template <typename HOW> __device__ __forceinline__ void rows_of_tile() const {
+        enum { BITS = HOW::BITS };
         const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
         const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
         const char *in = from<BITS>(row, col);
@@ -259,15 +267,16 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
 #pragma unroll
         for (int i = 0; i < 8; i++, in += step) {
             codes[i] = make_uint2(0, 0);
-            if (row + i < rows) codes[i] = codes_at<BITS>(in);
+            if (row + i < rows) codes[i] = codes_at<HOW>(in);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++, out += out_step)
-            if (row + i < rows) store<BITS, 8>(codes[i], scale, out);
+            if (row + i < rows) store<HOW, 8>(codes[i], scale, out);
     }
 
     /* A transposed copy: sixteen rows of two columns at a time. */
-    template <int BITS> __device__ __forceinline__ void columns_of_tile() const {
+    template <typename HOW> __device__ __forceinline__ void columns_of_tile() const {
+        enum { BITS = HOW::BITS };
         const int32_t c = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32;
         const int64_t step = copy.at.col_stride * BITS / 8, out_step = shared.in.ld * BYTES;
 #pragma unroll 1
@@ -298,10 +307,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
                 float x[2][8];
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
-                    tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[0][k], x[k]);
+                    values_of<HOW, 1>(codes[0][k], scale + k, x[k]);
                     codes[0][k] = codes[1][k];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], scale[k]);
                 }
 #pragma unroll
                 for (int i = 0; i < 8; i++, out += out_step) {
@@ -312,10 +319,25 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         }
     }
 
-    template <int BITS> __device__ __forceinline__ void codes() const {
-        if (!columnwise) row_of_strip<BITS>(shared.factor[0]);
-        else if (copy.at.col_stride == 1) rows_of_tile<BITS>();
-        else columns_of_tile<BITS>();
+    template <typename HOW> __device__ __forceinline__ void as() const {
+        if (!columnwise) row_of_strip<HOW>(shared.factor[0]);
+        else if (copy.at.col_stride == 1) rows_of_tile<HOW>();
+        else columns_of_tile<HOW>();
+    }
+    /* Asks once a work what all of its products have in common. */
+    __device__ __forceinline__ void values() const {
+        const bool exact = call.scale_dtype == TEGROUP_DTYPE_F8E8M0;
+        if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
+            if (two) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
+            else if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
+        } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
+            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
+        } else {
+            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
+            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
+        }
     }
 };
 
@@ -324,11 +346,10 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
     tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    const bool wide = tegroup_impl_bits(call.desc.output.dtype) == 8;
     tegroup_impl_quantize_walk walk(call, shared);
     tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             walk.meet(work);
             piece.meet();
         }
@@ -336,7 +357,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         int64_t row0, col0;
         walk.place(work, &row0, &col0);
         piece.at(row0, col0);
-        if (wide) piece.template codes<8>();
-        else piece.template codes<4>();
+        piece.values();
     }
 }

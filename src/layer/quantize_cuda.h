@@ -54,6 +54,7 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
     call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
+    call.scale_bits = tegroup_impl_bits(call.scale_dtype);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
         call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
@@ -79,8 +80,18 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, and as
- * high as makes 2,048 values a warp. */
+/* A thread's pieces: 2^in_row of a row, 256 columns apart, and of as many rows below each other as that leaves. */
+static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launch *call, int32_t in_row) {
+    const tegroup_tensor *tensors[2] = {&call->desc.input, &call->desc.output};
+    int64_t *const steps[2] = {call->in_steps, call->out_steps};
+    for (int i = 0; i < 6; i++)
+        steps[i / 3][i % 3] =
+            (i % 3 < in_row ? (int64_t)256 << i % 3 : tegroup_impl_ld(tensors[i / 3]) << (i % 3 - in_row))
+            * tegroup_impl_bits(tensors[i / 3]->dtype) / 8;
+}
+
+/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, or as a
+ * row that has one scale; and as high as makes 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
                                                                tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
@@ -88,22 +99,33 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
+    if (call->copies && call->facts.block_outer == 1 && call->facts.block_inner == 0)
+        for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
+    tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
     return tegroup_impl_cuda_quantize_blocks(
         call, tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS) + TEGROUP_IMPL_QUANTIZE_STRIP - across, across,
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+template <int CODE, bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
+    const tegroup_impl_quantize_launch *call) {
+    if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+}
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
-    const int bits = tegroup_impl_bits(call->desc.output.dtype);
-    if (tegroup_impl_scaled_as_one(&call->facts) || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, 8, TILE>;
-    return call->facts.block_inner == 128  ? tegroup_impl_quantize_registers_kernel<16, 8, TILE>
-           : call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, 4, TILE>
-           : bits == 4                     ? tegroup_impl_quantize_registers_kernel<4, 4, TILE>
-                                           : tegroup_impl_quantize_registers_kernel<4, 8, TILE>;
+    switch (call->desc.output.dtype) {
+    case TEGROUP_DTYPE_F4E2M1:
+        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
+                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
+    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
+    }
 }
 
 /* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
@@ -119,9 +141,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
-    else
+    else {
+        tegroup_impl_cuda_quantize_pieces(call, 0);
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    }
     return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
@@ -201,7 +225,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
         call.raises = 0;
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
+    if (call.copies && tegroup_impl_quantizes_in_registers(&call))
+        return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
@@ -214,6 +239,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     }
     call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
     if (!call.copies) return TEGROUP_OK;
+    if (tegroup_impl_quantizes_in_registers(&call)) return tegroup_impl_cuda_quantize_registers(&call, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, all, resident, &blocks, error));
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
 }
@@ -226,6 +252,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_any(const tegroup_quanti
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
     call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.in_ld = tegroup_impl_ld(&desc->input);
     call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;

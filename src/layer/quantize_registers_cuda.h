@@ -25,7 +25,8 @@
 enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
-    TEGROUP_IMPL_REGISTERS_ALL = 32      /* LANES where a scale is of all values of a tile, or of a group */
+    TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
+    TEGROUP_IMPL_REGISTERS_ROW = 14      /* logarithm of the longest row that a block has room for, eight warps' part */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
@@ -44,77 +45,107 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128
-        && (facts->choice_outer != 1 || facts->block_inner == 0))
+    if (facts->block_inner == 0 && facts->block_outer == 1
+        && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
         return 0;
+    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
     if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
     if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
     return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
 }
 
-/* The rule that most calls have for blocks of 32 and of 16 values. A kernel that knows it finds a scale in a third of
+/* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
  * the steps. */
 TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) {
-    const tegroup_scale_rule mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
+    const tegroup_scale_rule deepgemm = {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 0, 0, 0, 0, 1},
+                             mxfp8 = {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},
                              mxfp4 = {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},
                              nvfp4 = {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0};
-    return lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
+    return lanes == 16 ? deepgemm : lanes == 2 ? nvfp4 : bits == 4 ? mxfp4 : mxfp8;
 }
 
 /* A thread's part of a work: eight pieces of eight values. A work is a tile of 128 x 128 (TILE), of which a piece is a
  * row; or, where there is a rowwise copy alone, a strip: 2,048 values a warp, of one row or, where a row is short, of
- * up to eight, of which a piece of all lanes is 256 beside each other. LANES beside each other have a block of each
- * piece, and share out the blocks' scales among them. BITS: of a code; 0: amax alone is found. */
-template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers {
+ * up to eight, of which a piece of all lanes is 256 beside each other. A row that has one scale is shared by as many
+ * warps as it takes. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
+ * CODE: the codes' type; 0: amax alone is found. */
+template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
+    enum { BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
     enum { ALL = LANES == TEGROUP_IMPL_REGISTERS_ALL, LOG = LANES >= 16 ? 4 : LANES == 4 ? 2 : 1 };
     enum { SHIFT = LOG + 3, BLOCK = 1 << SHIFT };          /* of a block's values */
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned;               /* TILE: room for codes */
-    const int32_t lane, in_row, first; /* in_row: logarithm of a row's pieces; first: the thread's column */
-    int64_t row0, row, col0;           /* the work's first, and the thread's, in the part */
-    int32_t rows, cols;                /* that are there: below `row`, and of the work */
+    uint4 *const turned;                /* TILE: room for codes */
+    const int32_t lane, in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
+                                           share the row */
+    const int32_t first;                /* the thread's column */
+    int64_t row0, row, col0;            /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;                 /* that are there: below `row`, and of the work */
+    uint32_t present;                   /* bit k: piece k is there */
+    bool edge;                          /* the work is one of the part's last, below or beside */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
                                                                tegroup_impl_quantize_shared &s, uint4 *t)
-        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32), in_row(c.across_shift - 8),
-          first(lane % (TILE ? 16 : 32) * 8) {}
+        : call(c), shared(s), turned(t), lane((int32_t)threadIdx.x % 32),
+          in_row(min(c.across_shift, (int32_t)TEGROUP_IMPL_QUANTIZE_STRIP) - 8),
+          beside(max(0, c.across_shift - (int32_t)TEGROUP_IMPL_QUANTIZE_STRIP)),
+          first(TILE ? lane % 16 * 8
+                     : (((int32_t)threadIdx.x / 32 & ((1 << beside) - 1)) << TEGROUP_IMPL_QUANTIZE_STRIP) + lane * 8) {}
 
     __device__ __forceinline__ int32_t down(int32_t piece) const { return TILE ? piece : piece >> in_row; }
     __device__ __forceinline__ int32_t at(int32_t piece) const { /* its column behind the thread's first */
         return TILE ? 0 : (piece & ((1 << in_row) - 1)) * 256;
     }
-    __device__ __forceinline__ bool there(int32_t piece) const {
-        return down(piece) < rows && at(piece) + first < cols;
-    }
+    __device__ __forceinline__ bool there(int32_t piece) const { return present >> piece & 1; }
     __device__ __forceinline__ int64_t of_group(int64_t r) const { return shared.part * shared.part_rows + r; }
     __device__ __forceinline__ bool writes(int copy) const {
         return (call.copies >> copy & 1) != 0 && shared.copies[copy].data;
     }
     __device__ __forceinline__ tegroup_block_scale scale_of(float amax) const {
+        const tegroup_dtype code = (tegroup_dtype)CODE;
         const tegroup_scale_rule usual = tegroup_impl_usual_rule(LANES, BITS);
-        if (LANES < 16 && call.usual)
-            return tegroup_impl_scale_block(&usual, BITS == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3,
-                                            LANES == 2 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E8M0, amax,
-                                            shared.global);
-        return tegroup_impl_scale_block(&call.desc.rule, call.desc.output.dtype, call.scale_dtype, amax, shared.global);
+        if (!ALL && CODE != TEGROUP_DTYPE_F8E5M2 && call.usual)
+            return tegroup_impl_scale_block(&usual, code,
+                                            LANES == 16  ? TEGROUP_DTYPE_F32
+                                            : LANES == 2 ? TEGROUP_DTYPE_F8E4M3
+                                                         : TEGROUP_DTYPE_F8E8M0,
+                                            amax, shared.global);
+        return tegroup_impl_scale_block(&call.desc.rule, code, call.scale_dtype, amax, shared.global);
+    }
+
+    /* Where the k-th piece is; steps: those of the launch. */
+    static __device__ __forceinline__ uint64_t piece_at(const char *from, const int64_t *steps, int32_t k) {
+        return (uint64_t)from + (k & 4 ? steps[2] : 0) + (k & 2 ? steps[1] : 0) + (k & 1 ? steps[0] : 0);
     }
 
     __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
         row0 = at_row, col0 = at_col;
-        row = row0 + (TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 << (3 - in_row));
-        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-        const char *from = shared.in.base + (shared.in.first + of_group(row) * shared.in.ld + col0 + first) * BYTES;
+        const int32_t row_of_work =
+            TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 >> beside << (3 - in_row);
+        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
+        row = row0 + row_of_work;
+        rows = (int32_t)tegroup_impl_min(PIECES, left - row_of_work);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, right);
+        edge = left <= 1 << call.down_shift || right <= 1 << call.across_shift;
+        present = (1 << PIECES) - 1;
+        if (edge) {
+            present = 0;
+#pragma unroll
+            for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
+        }
+        const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
-            x[k].raw[0] =
-                there(k) ? *(const uint4 *)(from + (down(k) * shared.in.ld + at(k)) * BYTES) : make_uint4(0, 0, 0, 0);
+            asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "
+                "0;\n"
+                "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
+                : "=&r"(x[k].raw[0].x), "=&r"(x[k].raw[0].y), "=&r"(x[k].raw[0].z), "=&r"(x[k].raw[0].w)
+                : "l"(piece_at(from, call.in_steps, k)), "r"((int)there(k)));
     }
 
     /* `most` and the magnitudes of all values, two in a word. */
@@ -146,8 +177,10 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
     __device__ __forceinline__ void store_scale(int columnwise, int64_t outer, int64_t inner, uint32_t bits) const {
         const tegroup_impl_copy &copy = shared.copies[columnwise];
-        tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner), bits);
+        const int64_t i = tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner);
+        if (LANES < 16 || call.scale_bits == 8) ((uint8_t *)copy.scales)[i] = (uint8_t)bits;
+        else if (call.scale_bits == 16) ((uint16_t *)copy.scales)[i] = (uint16_t)bits;
+        else ((uint32_t *)copy.scales)[i] = bits;
     }
     /* The scales of the rows' blocks, each to where it is stored, and the lane's factors. */
     __device__ __forceinline__ void scale_rows(float *factor) const {
@@ -164,42 +197,49 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
 
-    __device__ __forceinline__ static void store(char *to, uint2 codes) {
-        if (BITS == 8) *(uint2 *)to = codes;
-        else *(uint32_t *)to = codes.x;
+    /* Stores eight codes or nothing, without a branch, so that pieces are encoded beside each other. */
+    __device__ __forceinline__ static void store(bool wanted, uint64_t to, uint2 codes) {
+        if (BITS == 8)
+            asm volatile(
+                "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};}\n" ::"r"((int)wanted),
+                "l"(to), "r"(codes.x), "r"(codes.y)
+                : "memory");
+        else
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2;}\n" ::"r"((int)wanted),
+                         "l"(to), "r"(codes.x)
+                         : "memory");
     }
     __device__ __forceinline__ void encode_rows(const float *factor) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
         char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) {
-            const float by =
-                ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], lane / LANES * LANES + k / SCALES);
+            const float by = ALL ? factor[0] : __shfl_sync(0xffffffffu, factor[k % SCALES], k / SCALES, LANES);
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-            if (there(k))
-                store(to + (down(k) * copy.at.row_stride + at(k)) * BITS / 8,
-                      tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+            store(there(k), piece_at(to, call.out_steps, k), tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y));
         }
     }
 
-    /* The scale of all of a tile, found by each thread: its factor. `turn` changes with each work, so that no warp
-     * writes where another one still reads. */
-    __device__ __forceinline__ float scale_tile(int32_t turn) const {
+    /* Finds the one scale that 2^warps_shift neighbouring warps share, in each of their threads, and returns its
+     * factor. `turn` changes with each work, so that no warp writes where another one still reads. */
+    __device__ __forceinline__ float scale_together(int32_t warps_shift, int32_t turn) const {
         typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
-        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
-        uint32_t *const table = shared.amax[0] + turn % 2 * WARPS,
+        const int32_t warp = (int32_t)threadIdx.x / 32, leader = warp >> warps_shift << warps_shift;
+        uint32_t *const table = shared.amax[0] + turn % 2 * (TEGROUP_IMPL_QUANTIZE_THREADS / 32),
                         two = call.desc.rule.nan_shows ? most_of<true>(0) : most_of<false>(0);
         uint32_t most = max(magnitudes::at(&two, 0), magnitudes::at(&two, 1));
         for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
-        if (lane == 0) table[threadIdx.x / 32] = most;
+        if (lane == 0) table[warp] = most;
         __syncthreads();
-        for (int w = 0; w < WARPS; w++) most = max(most, table[w]);
+        for (int w = 0; w < 1 << warps_shift; w++) most = max(most, table[leader + w]);
         const tegroup_block_scale block = scale_of(__uint_as_float(most));
-        for (int c = 0; c < TEGROUP_IMPL_COPIES && threadIdx.x == 0; c++)
-            if (writes(c)) store_scale(c, (c ? col0 : row0) >> SHIFT, (c ? row0 : col0) >> SHIFT, block.bits);
+        for (int c = 0; c < TEGROUP_IMPL_COPIES && warp == leader && lane == 0 && rows > 0; c++)
+            if (writes(c))
+                store_scale(c, (c ? col0 : row) >> shared.copies[c].grid.outer_shift,
+                            (c ? row : col0) >> shared.copies[c].grid.inner_shift, block.bits);
         return block.multiplier;
     }
 
@@ -243,14 +283,14 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
     __device__ __forceinline__ void encode_columns(const float *factor) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        char *to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
+        char *const to = copy.data + tegroup_impl_element_of(&copy, of_group(row), col0 + first) * BITS / 8;
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++, to += copy.at.row_stride * BITS / 8) {
+        for (int32_t k = 0; k < PIECES; k++) {
             float y[8];
             x[k].unpack(y);
 #pragma unroll
             for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], factor[j]);
-            if (there(k)) store(to, tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y));
+            store(there(k), piece_at(to, call.out_steps, k), tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y));
         }
     }
 
@@ -272,7 +312,7 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
                 y[k] = tegroup_impl_product_f32(
                     j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true), factor[j]);
             }
-            uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            uint2 codes = tegroup_impl_eight_codes<BITS>((tegroup_dtype)CODE, y);
             codes.x &= mask.x, codes.y &= mask.y;
             if (BITS == 8) ((uint2 *)turned)[(first + j) * 16 + (rank ^ (octet % 8 * 2 + octet / 8))] = codes;
             else ((uint32_t *)turned)[(first + j) * 16 + (rank ^ octet)] = codes.x;
@@ -300,12 +340,13 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
 
-    /* A strip has no part that waits for another one. */
-    __device__ __forceinline__ void encode_strip() const {
+    /* In a strip warps wait for each other only where a row's amax is asked for. */
+    __device__ __forceinline__ void encode_strip(int32_t turn_of_work) const {
         float factor[SCALES];
-        if (rows <= 0 || !writes(TEGROUP_IMPL_ROWWISE)) return;
-        if (ALL) factor[0] = shared.factor[0][0];
-        else scale_rows(factor);
+        if (!writes(TEGROUP_IMPL_ROWWISE) || (!ALL && rows <= 0)) return;
+        if (!ALL) scale_rows(factor);
+        else if (tegroup_impl_scaled_as_one(&call.facts)) factor[0] = shared.factor[0][0];
+        else factor[0] = scale_together(beside, turn_of_work);
         encode_rows(factor);
     }
     __device__ __forceinline__ void encode_tile(int32_t turn_of_work) const {
@@ -313,7 +354,7 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
                    columnwise = writes(TEGROUP_IMPL_COLUMNWISE);
         float factor[SCALES], of_column[8];
         factor[0] = shared.factor[0][0];
-        if (ALL && !whole) factor[0] = scale_tile(turn_of_work);
+        if (ALL && !whole) factor[0] = scale_together(3, turn_of_work);
         if (!ALL && rowwise) scale_rows(factor);
         if (!ALL && columnwise) {
             if (call.desc.rule.nan_shows) collect_columns<true>();
@@ -335,12 +376,12 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
 
     /* Zeros for what pads the scales of a copy behind a part's last rows, and behind its last columns: by all
-     * threads. */
+     * threads, of a work at the edge. */
     __device__ __forceinline__ void pad(int columnwise) const {
         const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
         const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
-        const int64_t left = shared.part_rows - row0, beside = shared.cols - col0;
-        const int64_t outer_left = columnwise ? beside : left, inner_left = columnwise ? left : beside,
+        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
+        const int64_t outer_left = columnwise ? right : left, inner_left = columnwise ? left : right,
                       outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
                       outer0 = (columnwise ? col0 : row0) >> grid.outer_shift,
                       inner0 = (columnwise ? row0 : col0) >> grid.inner_shift,
@@ -355,24 +396,25 @@ template <int LANES, int BITS, bool TILE> struct tegroup_impl_quantize_registers
     }
 };
 
-template <int LANES, int BITS, bool TILE>
+template <int LANES, int CODE, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, BITS, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared, turned);
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) walk.meet(work);
+        if (work >= walk.part_end) walk.meet(work);
         walk.place(work, &row0, &col0);
         part.load(row0, col0);
         if (TILE) part.encode_tile(turn);
-        else part.encode_strip();
+        else part.encode_strip(turn);
+        if (!part.edge || tegroup_impl_scaled_as_one(&call.facts)) continue;
         for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
-            if (part.writes(c) && !tegroup_impl_scaled_as_one(&call.facts)) part.pad(c);
+            if (part.writes(c)) part.pad(c);
     }
 }
 
@@ -382,12 +424,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, 0, false> part(call, shared, NULL);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
             two = 0;
             walk.meet(work);

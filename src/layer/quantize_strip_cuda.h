@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     tegroup_impl_quantize_store_groups(call, walk);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
-        if (work == walk.begin || work >= shared.end) {
+        if (work >= walk.part_end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
             walk.meet(work);

@@ -113,18 +113,38 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
- * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
- * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
- * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
+/* The magnitude of x as a code of E2M1, in the last bits of a float. Up to 2 a code is twice its value, up to 4 two
+ * more than its value, up to 6 four more than half of it. So what is above 2, and above 4, is added by itself; each
+ * step is exact but the one that rounds: a float of 2^23 has no fraction. Of these instructions the minimum alone goes
+ * through the pipe of integers, which has half of the others' rate. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
-    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
-    float magnitude, sum;
-    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
-    const uint32_t power =
-        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
-    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
+    float code;
+    asm("{.reg .f32 m, to2, to4, to6, above2;\n"
+        "abs.f32 m, %1;\n"
+        "min.f32 m, m, 0f40C00000;\n"          /* 6, of NaN, too */
+        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* m / 2 */
+        "fma.rn.sat.f32 to4, m, 0f3F000000, 0fBF800000;\n"
+        "fma.rn.sat.f32 to6, m, 0f3F000000, 0fC0000000;\n"
+        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"
+        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 of them, 2^23 */
+        "add.rn.f32 %0, to2, above2;}"
+        : "=f"(code)
+        : "f"(x));
+    return __float_as_uint(code);
+}
+
+/* Eight of them with their signs, the first in the lowest bits. x are results of arithmetic, whose NaN has no sign. */
+static __device__ __forceinline__ uint32_t tegroup_impl_eight_e2m1(const float *x) {
+    uint32_t pair[4], sign[4]; /* sign[i]: of values i / 2 * 4 + i % 2 and two further on, in the two lowest bytes */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float *from = x + i / 2 * 4 + i % 2;
+        pair[i] = tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
+        sign[i] = __byte_perm(__float_as_uint(from[0]), __float_as_uint(from[2]), 0x73);
+    }
+    return __byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410)
+           | (__byte_perm(sign[0], sign[2], 0x5410) >> 4 & 0x08080808u)
+           | (__byte_perm(sign[1], sign[3], 0x5410) & 0x80808080u);
 }
 
 /* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
@@ -143,13 +163,9 @@ static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype 
 /* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
 template <int BITS>
 static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
-                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
-    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
-    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
+    if (BITS == 4) return make_uint2(tegroup_impl_eight_e2m1(x), 0);
+    return make_uint2(tegroup_impl_two_codes(dtype, x[0], x[1]) | tegroup_impl_two_codes(dtype, x[2], x[3]) << 16,
+                      tegroup_impl_two_codes(dtype, x[4], x[5]) | tegroup_impl_two_codes(dtype, x[6], x[7]) << 16);
 }
 
 /* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that

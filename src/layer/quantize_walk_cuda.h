@@ -44,10 +44,13 @@ typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
-    int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
-    int32_t plain;                    /* 1: values are those of input, and rows not gathered */
-    int32_t usual;                    /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t copies, vectors, raises;   /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift;  /* logarithms of a work's rows and columns            */
+    int32_t plain;                     /* 1: values are those of input, and rows not gathered */
+    int32_t usual;                     /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t scale_bits;                /* of a stored scale */
+    int64_t in_ld;                     /* of input, where no group has one of its own */
+    int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
     tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
@@ -214,11 +217,12 @@ struct tegroup_impl_quantize_walk {
     tegroup_impl_quantize_shared &shared;
     const bool fits;    /* the snapshot is one for the tensor; else there are no works */
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
+    int64_t part_end;   /* of the works of the part that was met last; 0 before the first one */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
     __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
                                                           tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), step(1), turn(0) {
+        : call(c), shared(s), fits(fitting(c)), begin(0), end(0), part_end(0), step(1), turn(0) {
         if (fits) share();
     }
     static __device__ __forceinline__ bool fitting(const tegroup_impl_quantize_launch &call) {
@@ -284,14 +288,15 @@ struct tegroup_impl_quantize_walk {
         turn = turn + 1 < step ? turn + 1 : 0;
         return turn > 0 ? work + step + 1 : work + 1;
     }
-    /* Goes on to a work of another part, or of another group. */
-    __device__ __forceinline__ void meet(int64_t work) const {
+    /* Goes on to a work of another part, or of another group: to that from part_end on. */
+    __device__ __forceinline__ void meet(int64_t work) {
         __syncthreads(); /* what is known of the part before has been read, or the first one has been found */
         if (work != begin) {
             if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
             __syncthreads();
         }
         if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
+        part_end = shared.end;
         __syncthreads();
     }
     /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */

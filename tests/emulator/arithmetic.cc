@@ -297,6 +297,7 @@ template <int MODE, typename T> T rounded(T (*f)(T, T), T a, T b) {
 }
 float sum_f(float a, float b) { return a + b; }
 float product_f(float a, float b) { return a * b; }
+float saturated_f(float x) { return std::isnan(x) ? 0.0f : std::min(std::max(x, 0.0f), 1.0f); }
 float fma_down(float a, float b, float c) {
     std::fesetround(FE_DOWNWARD);
     volatile float x = a, y = b, z = c;
@@ -403,6 +404,8 @@ const entry table[] = {
     BITS("b64", uint64_t),
     REAL("f32", float),
     REAL("f64", double),
+    TWO("mul.sat.f32", float, float, float, saturated_f(a *b)),
+    THREE("fma.sat.f32", float, float, float, float, saturated_f(std::fma(a, b, c))),
     TWO("mul.hi.s32", int32_t, int32_t, int32_t, (int64_t)a *b >> 32),
     TWO("mul.hi.u32", uint32_t, uint32_t, uint32_t, (uint64_t)a *b >> 32),
     TWO("mul.hi.s64", int64_t, int64_t, int64_t, (__int128)a *b >> 64),
@@ -415,6 +418,7 @@ const entry table[] = {
     THREE("mad.wide.u32", uint64_t, uint32_t, uint32_t, uint64_t, (uint64_t)a *b + c),
     TWO("add.rz.f32", float, float, float, rounded<FE_TOWARDZERO>(sum_f, a, b)),
     TWO("mul.rz.f32", float, float, float, rounded<FE_TOWARDZERO>(product_f, a, b)),
+    TWO("mul.rp.f32", float, float, float, rounded<FE_UPWARD>(product_f, a, b)),
     THREE("fma.rm.f32", float, float, float, float, fma_down(a, b, c)),
     TWO("max.u16x2", uint32_t, uint32_t, uint32_t, larger(a >> 16, b >> 16) << 16 | larger(a & 0xffff, b & 0xffff)),
     TWO("min.u16x2", uint32_t, uint32_t, uint32_t, smaller(a >> 16, b >> 16) << 16 | smaller(a & 0xffff, b & 0xffff)),
@@ -493,7 +497,7 @@ const entry table[] = {
     {"cvt.rzi.f64.f64", convert<double, double, [](double a) { return std::trunc(a); }>},
     {"cvt.rpi.f32.f32", convert<float, float, [](float a) { return std::ceil(a); }>},
     {"cvt.rpi.f64.f64", convert<double, double, [](double a) { return std::ceil(a); }>},
-    {"cvt.sat.f32.f32", convert<float, float, [](float a) { return std::isnan(a) ? 0.0f : std::min(std::max(a, 0.0f), 1.0f); }>},
+    {"cvt.sat.f32.f32", convert<float, float, saturated_f>},
     {"cvt.f32.f16", convert<float, uint16_t, [](uint16_t a) { return from_f16(a); }>},
     {"cvt.f32.bf16", convert<float, uint16_t, [](uint16_t a) { return from_bf16(a); }>},
     {"cvt.rn.f16.f32", convert<uint16_t, float, [](float a) { return (uint16_t)to_f16(a); }>},

@@ -180,12 +180,15 @@ TEST(quantize_1x128_gpu, nan_that_shows) {
 static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_preset preset, tegroup_dtype dtype, int odd) {
     enum { ITEMS = 4 };
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
-    const tegroup_copies wanted = (tegroup_copies)rng_int(r, 1, 3);
+    const int by_row = scaling == TEGROUP_SCALING_ROW; /* the columnwise copy of which is not made in registers */
+    const tegroup_copies wanted = (tegroup_copies)(by_row ? rng_int(r, 0, 1) * 2 + 1 : rng_int(r, 1, 3));
     const int columnwise = wanted & TEGROUP_COPIES_COLUMNWISE, turned = columnwise && rng_chance(r, 60), ragged = rng_chance(r, 70),
               strided = facts->block_inner > 0 && facts->block_outer == 1 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30),
               parts = !ragged && !turned && rng_chance(r, 50) ? 2 : 0, as_one = scaling == TEGROUP_SCALING_TENSOR,
               levels = scaling == TEGROUP_SCALING_NVFP4 && rng_chance(r, 50),
-              words = scaling == TEGROUP_SCALING_MXFP8 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30);
+              words = facts->block_outer == 1 && facts->block_inner > 0 && !levels && scaling != TEGROUP_SCALING_NVFP4 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30);
+    const tegroup_dtype narrow[2] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0},
+                        stored = words ? TEGROUP_DTYPE_I32 : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)] : TEGROUP_DTYPE_UNSET;
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -229,9 +232,9 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         q->input.ld = in_ld, q->output.ld = out_ld;
         q->output.dtype = dtype, q->output.scaling = scaling, q->output.scale_parts = parts;
         q->output.columnwise_order = turned ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
-        if (words) q->output.scale_dtype = TEGROUP_DTYPE_I32;
+        q->output.scale_dtype = stored;
         if (strided) q->output.scale_outer_stride = blocks + 1, q->output.scale_inner_stride = 1;
-        if (levels || as_one) q->output.amax = (float *)of_groups;
+        if (levels || as_one || (by_row && columnwise)) q->output.amax = (float *)of_groups;
         if (levels) q->output.global_scale_inv = (float *)of_groups + GROUPS;
         q->rule = tegroup_scale_rule_of(preset);
         right &= tegroup_tensor_layout(&q->output, wanted, &layout, &error) == TEGROUP_OK;
@@ -247,7 +250,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         built = gpu + 1;
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
-            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input), call.copies = wanted;
+            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input), call.copies = by_row ? TEGROUP_COPIES_ROWWISE : wanted;
             right &= tegroup_impl_quantizes_in_registers(&call);
         }
         const tegroup_status status = tegroup_quantize(q, NULL, &error);
@@ -275,14 +278,14 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     if (built == 2) all_other += memcmp(numbers[0], numbers[1], sizeof numbers[0]) != 0;
     free(values);
     if (!right || all_other > 0)
-        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, words %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
-                (int)scaling, (int)wanted, turned, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, words, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
+        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, scales of type %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
+                (int)scaling, (int)wanted, turned, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, (int)stored, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
                 (long)other[2], (long)other[3], error.field ? error.field : "", error.rule ? error.rule : "");
     return !goes ? 2 : right && all_other == 0;
 }
 
 static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegroup_dtype second, int least) {
-    static const int64_t widths[] = {8, 120, 128, 136, 248, 256, 264, 512, 640, 768, 1016, 1024, 1152, 1536, 2048, 2056, 2880, 3072, 7168};
+    static const int64_t widths[] = {8, 120, 128, 136, 248, 256, 264, 512, 640, 768, 1016, 1024, 1152, 1536, 2048, 2056, 2880, 3072, 7168, 16384};
     rng r = rng_seed(13 + (uint64_t)scaling);
     int devices = 0, ran = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
@@ -304,9 +307,36 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
     }
 IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(128x128, BLOCK_128X128, F8E4M3, F8E5M2, 100)
+IN_REGISTERS(row, ROW, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(tensor, TENSOR, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(mxfp8, MXFP8, F8E4M3, F8E5M2, 19)
 IN_REGISTERS(mxfp4, MXFP4, F4E2M1, F4E2M1, 19)
 IN_REGISTERS(nvfp4, NVFP4, F4E2M1, F4E2M1, 19)
+
+/* Of all floats, eight at a time, one eight in `step`: how many eights have codes of E2M1 that are not those of one float after another. */
+static __global__ void e2m1_wrong(uint64_t step, unsigned long long *wrong) {
+    for (uint64_t eight = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * step; eight < (uint64_t)1 << 29; eight += (uint64_t)gridDim.x * blockDim.x * step) {
+        float x[8];
+        uint32_t expected = 0;
+        for (int i = 0; i < 8; i++) { /* times 1, as a NaN is a result's */
+            x[i] = tegroup_impl_product_f32(__uint_as_float((uint32_t)(eight * 8 + i)), 1.0f);
+            expected |= (uint32_t)tegroup_impl_f4e2m1_of_f32(x[i]) << 4 * i;
+        }
+        if (tegroup_impl_eight_codes<4>(TEGROUP_DTYPE_F4E2M1, x).x != expected) atomicAdd(wrong, 1ull);
+    }
+}
+
+TEST(quantize_1x128_gpu, e2m1_of_every_float) {
+    unsigned long long *wrong, found;
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+    MUST(cudaMalloc((void **)&wrong, sizeof *wrong));
+    MUST(cudaMemset(wrong, 0, sizeof *wrong));
+    e2m1_wrong<<<256, 256>>>((uint64_t)(((int64_t)1 << 29) / scaled((int64_t)1 << 29) | 1), wrong);
+    MUST(cudaGetLastError());
+    MUST(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
+    MUST(cudaFree(wrong));
+    ASSERT_EQ(found, 0);
+}
 
 TEST_MAIN()
