@@ -5599,11 +5599,11 @@ static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
     asm("{.reg .f32 m, to2, to4, to6, above2;\n"
         "abs.f32 m, %1;\n"
         "min.f32 m, m, 0f40C00000;\n"          /* 6, of NaN, too */
-        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* m / 2 */
+        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* half of what is up to 2; below, of what is from there to 4, to 6 */
         "fma.rn.sat.f32 to4, m, 0f3F000000, 0fBF800000;\n"
         "fma.rn.sat.f32 to6, m, 0f3F000000, 0fC0000000;\n"
-        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"
-        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 of them, 2^23 */
+        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"     /* 2 codes up to 4, and 1 up to 6 */
+        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 codes up to 2, and 2^23 */
         "add.rn.f32 %0, to2, above2;}"
         : "=f"(code)
         : "f"(x));
@@ -6653,7 +6653,7 @@ enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
-    TEGROUP_IMPL_REGISTERS_ROW = 14      /* logarithm of the longest row that a block has room for, eight warps' part */
+    TEGROUP_IMPL_REGISTERS_ROW = TEGROUP_IMPL_QUANTIZE_STRIP + 3 /* logarithm of the longest row of a block's 8 warps */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
@@ -6672,8 +6672,7 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (facts->block_inner == 0 && facts->block_outer == 1
-        && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
+    if (tegroup_impl_scaled_by_line(facts) && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
         return 0;
     if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
@@ -6706,14 +6705,15 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned;                /* TILE: room for codes */
-    const int32_t lane, in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
+    uint4 *const turned; /* TILE: room for codes */
+    const int32_t lane;
+    const int32_t in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
                                            share the row */
-    const int32_t first;                /* the thread's column */
-    int64_t row0, row, col0;            /* the work's first, and the thread's, in the part */
-    int32_t rows, cols;                 /* that are there: below `row`, and of the work */
-    uint32_t present;                   /* bit k: piece k is there */
-    bool edge;                          /* the work is one of the part's last, below or beside */
+    const int32_t first;          /* the thread's column */
+    int64_t row0, row, col0;      /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;           /* that are there: below `row`, and of the work */
+    uint32_t present;             /* bit k: piece k is there */
+    bool edge;                    /* the work is one of the part's last, below or beside */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
@@ -6766,6 +6766,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
             for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
         }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
+        /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
             asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "
@@ -7609,7 +7610,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* A thread's pieces: 2^in_row of a row, 256 columns apart, and of as many rows below each other as that leaves. */
+/* Where a thread's pieces are: 2^in_row of them in a row, 256 columns apart, and the others in the rows below. */
 static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launch *call, int32_t in_row) {
     const tegroup_tensor *tensors[2] = {&call->desc.input, &call->desc.output};
     int64_t *const steps[2] = {call->in_steps, call->out_steps};
@@ -7628,7 +7629,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    if (call->copies && call->facts.block_outer == 1 && call->facts.block_inner == 0)
+    if (call->copies && tegroup_impl_scaled_by_line(&call->facts))
         for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
     tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
     return tegroup_impl_cuda_quantize_blocks(
@@ -7735,7 +7736,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_quantize_desc *desc = &call.desc;
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
-              lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
+              lines = tegroup_impl_scaled_by_line(&call.facts);
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
                   rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
                   resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);

@@ -42,6 +42,11 @@ TEGROUP_IMPL_HD int tegroup_impl_scaled_as_one(const tegroup_scaling_facts *fact
     return facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
 }
 
+/* A scale for each row, and in the columnwise copy for each column. */
+TEGROUP_IMPL_HD int tegroup_impl_scaled_by_line(const tegroup_scaling_facts *facts) {
+    return facts->block_outer == 1 && !facts->block_inner;
+}
+
 /* Blocks of `block` elements in `extent`; 0 = one block of all. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_blocks(int64_t extent, int32_t block) {
     return block > 0 ? tegroup_impl_ceil_div(extent, block) : 1;

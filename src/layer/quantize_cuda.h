@@ -80,7 +80,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                     blocks, error);
 }
 
-/* A thread's pieces: 2^in_row of a row, 256 columns apart, and of as many rows below each other as that leaves. */
+/* Where a thread's pieces are: 2^in_row of them in a row, 256 columns apart, and the others in the rows below. */
 static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launch *call, int32_t in_row) {
     const tegroup_tensor *tensors[2] = {&call->desc.input, &call->desc.output};
     int64_t *const steps[2] = {call->in_steps, call->out_steps};
@@ -99,7 +99,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
     for (narrower = across - 1; narrower >= 8; narrower--)
         if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
             across = narrower;
-    if (call->copies && call->facts.block_outer == 1 && call->facts.block_inner == 0)
+    if (call->copies && tegroup_impl_scaled_by_line(&call->facts))
         for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
     tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
     return tegroup_impl_cuda_quantize_blocks(
@@ -206,7 +206,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_quantize_desc *desc = &call.desc;
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
-              lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
+              lines = tegroup_impl_scaled_by_line(&call.facts);
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
                   rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
                   resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);

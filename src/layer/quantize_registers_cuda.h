@@ -26,7 +26,7 @@ enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
-    TEGROUP_IMPL_REGISTERS_ROW = 14      /* logarithm of the longest row that a block has room for, eight warps' part */
+    TEGROUP_IMPL_REGISTERS_ROW = TEGROUP_IMPL_QUANTIZE_STRIP + 3 /* logarithm of the longest row of a block's 8 warps */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
@@ -45,8 +45,7 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (facts->block_inner == 0 && facts->block_outer == 1
-        && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
+    if (tegroup_impl_scaled_by_line(facts) && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
         return 0;
     if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
@@ -79,14 +78,15 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned;                /* TILE: room for codes */
-    const int32_t lane, in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
+    uint4 *const turned; /* TILE: room for codes */
+    const int32_t lane;
+    const int32_t in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
                                            share the row */
-    const int32_t first;                /* the thread's column */
-    int64_t row0, row, col0;            /* the work's first, and the thread's, in the part */
-    int32_t rows, cols;                 /* that are there: below `row`, and of the work */
-    uint32_t present;                   /* bit k: piece k is there */
-    bool edge;                          /* the work is one of the part's last, below or beside */
+    const int32_t first;          /* the thread's column */
+    int64_t row0, row, col0;      /* the work's first, and the thread's, in the part */
+    int32_t rows, cols;           /* that are there: below `row`, and of the work */
+    uint32_t present;             /* bit k: piece k is there */
+    bool edge;                    /* the work is one of the part's last, below or beside */
     eight x[PIECES];
 
     __device__ __forceinline__ tegroup_impl_quantize_registers(const tegroup_impl_quantize_launch &c,
@@ -139,6 +139,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
             for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
         }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
+        /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++)
             asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "

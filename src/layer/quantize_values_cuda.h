@@ -122,11 +122,11 @@ static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
     asm("{.reg .f32 m, to2, to4, to6, above2;\n"
         "abs.f32 m, %1;\n"
         "min.f32 m, m, 0f40C00000;\n"          /* 6, of NaN, too */
-        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* m / 2 */
+        "mul.rn.sat.f32 to2, m, 0f3F000000;\n" /* half of what is up to 2; below, of what is from there to 4, to 6 */
         "fma.rn.sat.f32 to4, m, 0f3F000000, 0fBF800000;\n"
         "fma.rn.sat.f32 to6, m, 0f3F000000, 0fC0000000;\n"
-        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"
-        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 of them, 2^23 */
+        "fma.rn.f32 above2, to4, 0f40000000, to6;\n"     /* 2 codes up to 4, and 1 up to 6 */
+        "fma.rn.f32 to2, to2, 0f40800000, 0f4B000000;\n" /* 4 codes up to 2, and 2^23 */
         "add.rn.f32 %0, to2, above2;}"
         : "=f"(code)
         : "f"(x));

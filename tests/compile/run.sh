@@ -165,7 +165,7 @@ nvcc=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 if command -v "$nvcc" > /dev/null; then
     cuda="$nvcc -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -I$root"
     cell 'nvcc exported, sm_90a' '' "$cuda $both -O3 -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o" # at -O3 gcc sees through more calls
-    cell 'nvcc relocatable, sm_90a' '' "$cuda $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_MOE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_F16 -rdc=true -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o > log 2>&1 || { cat log; false; }" # fewer registers, of which ptxas tells
+    cell 'nvcc relocatable, sm_90a' '' "$cuda $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_MOE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_F16 -rdc=true -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o > log 2>&1 || { cat log; false; }" # kernels get fewer registers, and ptxas says that they are slow
     cell 'nvcc types'    '' "$cuda -c $unit -o unit.o"
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
     cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"

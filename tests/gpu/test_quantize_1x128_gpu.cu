@@ -186,9 +186,12 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
               strided = facts->block_inner > 0 && facts->block_outer == 1 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30),
               parts = !ragged && !turned && rng_chance(r, 50) ? 2 : 0, as_one = scaling == TEGROUP_SCALING_TENSOR,
               levels = scaling == TEGROUP_SCALING_NVFP4 && rng_chance(r, 50),
-              words = facts->block_outer == 1 && facts->block_inner > 0 && !levels && scaling != TEGROUP_SCALING_NVFP4 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30);
-    const tegroup_dtype narrow[2] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0},
-                        stored = words ? TEGROUP_DTYPE_I32 : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)] : TEGROUP_DTYPE_UNSET;
+              words = facts->block_outer == 1 && facts->block_inner > 0 && facts->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                      && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30);
+    const tegroup_dtype narrow[2] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0};
+    const tegroup_dtype stored = words                                                      ? TEGROUP_DTYPE_I32
+                                 : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)]
+                                                                                            : TEGROUP_DTYPE_UNSET;
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -250,7 +253,8 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         built = gpu + 1;
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
-            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input), call.copies = by_row ? TEGROUP_COPIES_ROWWISE : wanted;
+            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input);
+            call.copies = by_row ? TEGROUP_COPIES_ROWWISE : wanted;
             right &= tegroup_impl_quantizes_in_registers(&call);
         }
         const tegroup_status status = tegroup_quantize(q, NULL, &error);
@@ -278,7 +282,8 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     if (built == 2) all_other += memcmp(numbers[0], numbers[1], sizeof numbers[0]) != 0;
     free(values);
     if (!right || all_other > 0)
-        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, scales of type %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
+        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, "
+                        "scales of type %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
                 (int)scaling, (int)wanted, turned, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, (int)stored, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
                 (long)other[2], (long)other[3], error.field ? error.field : "", error.rule ? error.rule : "");
     return !goes ? 2 : right && all_other == 0;
@@ -313,9 +318,11 @@ IN_REGISTERS(mxfp8, MXFP8, F8E4M3, F8E5M2, 19)
 IN_REGISTERS(mxfp4, MXFP4, F4E2M1, F4E2M1, 19)
 IN_REGISTERS(nvfp4, NVFP4, F4E2M1, F4E2M1, 19)
 
-/* Of all floats, eight at a time, one eight in `step`: how many eights have codes of E2M1 that are not those of one float after another. */
+/* Of all floats, eight at a time, one eight in `step`: how many eights have codes of E2M1 that are not those of one float
+ * after another. */
 static __global__ void e2m1_wrong(uint64_t step, unsigned long long *wrong) {
-    for (uint64_t eight = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * step; eight < (uint64_t)1 << 29; eight += (uint64_t)gridDim.x * blockDim.x * step) {
+    const uint64_t thread = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x, threads = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t eight = thread * step; eight < (uint64_t)1 << 29; eight += threads * step) {
         float x[8];
         uint32_t expected = 0;
         for (int i = 0; i < 8; i++) { /* times 1, as a NaN is a result's */
