@@ -505,7 +505,7 @@ typedef enum tegroup_columnwise_order {
     TEGROUP_COLUMNWISE_F16        = 3,
     TEGROUP_COLUMNWISE_F32        = 4
 } tegroup_columnwise_order;
-#define TEGROUP_TRANSPOSED_ROWS 16
+#define TEGROUP_TRANSPOSED_ROWS 32
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
  * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales

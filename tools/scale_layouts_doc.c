@@ -116,7 +116,7 @@ int main(void) {
     scales_of(&t, cells);
     draw(cells, 2, 32, 20, 270, 21, "four exponents a word, over the whole buffer", "scale_dtype I32, strides 1, 8; DeepGEMM");
     transposed_of(cells);
-    draw(cells, 6, 16, 20, 356, 28, "the transposed copy of three columns: its elements, row:column", "columnwise_order TRANSPOSED");
+    draw(cells, 6, 32, 20, 356, 21, "the transposed copy of three columns: its elements, row:column", "columnwise_order TRANSPOSED");
     puts("<text x=\"20\" y=\"470\" class=\"small\">row:block of the first expert (blue) and the second (orange); dashed is padding, or nobody's.</text>\n</svg>");
     return 0;
 }

@@ -20,6 +20,7 @@
 #define TEGROUP_NO_F16
 #include "tegroup.h"
 
+#include <algorithm>
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <signal.h>
@@ -28,6 +29,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vector>
 
 /* Since NCCL 2.29.2, in its device headers. */
 extern "C" ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **address)
@@ -466,6 +468,34 @@ static int64_t crossing_once(const ep_layer *l) {
     return pairs;
 }
 
+/* The same rows in this rank's own memory alone, one after another as they would be sent: what puts rows into the buffers
+ * of a transport without windows, and takes them out again. */
+struct near_by {
+    tegroup_ep_dispatch_desc dispatch;
+    tegroup_ep_combine_desc combine;
+    void *address[1];
+
+    explicit near_by(const ep_layer *l) {
+        const ep_size *s = &l->size;
+        const size_t count = (size_t)(s->tokens * s->k);
+        std::vector<int32_t> rows(count), order;
+        ep_get(rows.data(), l->map.row_of_slot.data, sizeof rows[0] * count);
+        order = rows;
+        std::sort(order.begin(), order.end());
+        for (int32_t &row : rows)
+            if (row >= 0) row = (int32_t)(std::lower_bound(order.begin(), order.end(), row) - order.begin());
+        const tegroup_matrix row_of_slot = ep_matrix(s->tokens, s->k, TEGROUP_DTYPE_I32);
+        ep_put(row_of_slot.data, rows.data(), sizeof rows[0] * count);
+        address[0] = l->window;
+        dispatch = l->dispatch;
+        combine = l->combine;
+        dispatch.row_of_slot = combine.row_of_slot = row_of_slot;
+        dispatch.windows.ranks = combine.windows.ranks = 1;
+        dispatch.windows.rank = combine.windows.rank = 0;
+        dispatch.windows.addresses = combine.windows.addresses = address;
+    }
+};
+
 /* Forward through a model's layer: 8 experts a token, of 256 unless the options say otherwise. */
 static void bench(const options *o, int64_t tokens) {
     session *x = (session *)calloc(1, sizeof *x);
@@ -521,18 +551,28 @@ static void bench(const options *o, int64_t tokens) {
         reduce = timed(x, [&] { ep_must(tegroup_ep_reduce(&l->reduce, stream, &ep_error)); });
     const auto messages = [&](double all) { /* as many bytes, in one message a peer */
         const size_t bytes = (size_t)(all / (ranks - 1));
-        return timed(x, [&] {
-            NCCL(ncclGroupStart());
-            for (int r = 0; r < ranks; r++) {
-                if (r == rank) continue;
-                NCCL(ncclSend(l->window + l->at[EP_GRAD_ROWS], bytes, ncclChar, r, comm, stream));
-                NCCL(ncclRecv(l->window + l->at[EP_DGRAD_OUT], bytes, ncclChar, r, comm, stream));
-            }
-            NCCL(ncclGroupEnd());
-        });
+        NCCL(ncclGroupStart());
+        for (int r = 0; r < ranks; r++) {
+            if (r == rank) continue;
+            NCCL(ncclSend(l->window + l->at[EP_GRAD_ROWS], bytes, ncclChar, r, comm, stream));
+            NCCL(ncclRecv(l->window + l->at[EP_DGRAD_OUT], bytes, ncclChar, r, comm, stream));
+        }
+        NCCL(ncclGroupEnd());
     };
-    if (ranks > 1) messages_there = messages_back = messages(wire);
-    if (ranks > 1 && back != wire) messages_back = messages(back);
+    if (ranks > 1) messages_there = messages_back = timed(x, [&] { messages(wire); });
+    if (ranks > 1 && back != wire) messages_back = timed(x, [&] { messages(back); });
+    double packed = 0, taken = 0;
+    if (ranks > 1 && !size.crossing) { /* what a program with such messages has to run besides, at the least */
+        const near_by near(l);
+        packed = timed(x, [&] {
+            ep_must(tegroup_ep_dispatch(&near.dispatch, stream, &ep_error));
+            messages(wire);
+        });
+        taken = timed(x, [&] {
+            messages(back);
+            ep_must(tegroup_ep_combine(&near.combine, stream, &ep_error));
+        });
+    }
     tegroup_ep_dispatch_desc fp8 = l->dispatch; /* the bytes of FP8 and its scales, whatever they are */
     fp8.tokens = tegroup_matrix_of(l->dispatch.tokens.data, tokens, width, TEGROUP_DTYPE_F8E4M3);
     fp8.scales = tegroup_matrix_of(l->dispatch_grad.tokens.data, tokens, width / 128, TEGROUP_DTYPE_F32);
@@ -566,6 +606,10 @@ static void bench(const options *o, int64_t tokens) {
                    "of as many bytes %.0f and %.0f us: %.2f and %.2f of our time\n",
                    rate, wire / rate * 1e-3 / dispatch, back / rate * 1e-3 / combine, messages_there, messages_back,
                    messages_there / dispatch, messages_back / combine);
+        if (packed > 0)
+            printf("  with rows put into its buffers, and taken from them and added up: %.0f and %.0f us, %.2f and %.2f "
+                   "of our time\n",
+                   packed, taken, packed / dispatch, taken / combine);
         fflush(stdout);
     }
     MUST(cudaDeviceSynchronize());

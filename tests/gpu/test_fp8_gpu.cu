@@ -360,7 +360,7 @@ TEST(fp8_gpu, tuned_beside_bf16) {
 /* A weight gradient whose operands have their own snapshots sums the rows that both have: what the longer one holds beyond them is
  * NaN here, and must not show, whichever operand that is. */
 TEST(fp8_gpu, snapshots_that_differ) {
-    enum { GROUPS = 3, ROWS = 500, N = 144, K = 208, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
+    enum { GROUPS = 3, ROWS = 500, N = 144, K = 208, LONGEST = ROWS + 32 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
     static const int64_t counts[2][GROUPS] = {{37, 200, 129}, {150, 131, 129}};
     if (!sm90_here()) return;
     rng r = rng_seed(77);
@@ -380,10 +380,10 @@ TEST(fp8_gpu, snapshots_that_differ) {
             scales[which] = (float *)malloc(BLOCKS * WIDEST * 4);
             for (int i = 0; i < BLOCKS * WIDEST; i++) scales[which][i] = (float)exp2(swap ? (double)rng_int(&r, -2, 2) : 4 * rng_unit(&r) - 2);
             int64_t at = 0; /* where a group's copy begins: [width][its rows, padded to 16] */
-            for (int g = 0; g < GROUPS; at += width * up(mine[g], 16), g++)
+            for (int g = 0; g < GROUPS; at += width * up(mine[g], 32), g++)
                 for (int64_t j = 0; j < width; j++)
                     for (int64_t i = 0; i < mine[g]; i++)
-                        codes[which][at + j * up(mine[g], 16) + i] = i < other[g] ? (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2) : 0x7f;
+                        codes[which][at + j * up(mine[g], 32) + i] = i < other[g] ? (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2) : 0x7f;
             tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, width, tegroup_sizes_of(up_to_device(mine, sizeof counts[0]), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
             void *snapshot;
             ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
@@ -409,7 +409,7 @@ TEST(fp8_gpu, snapshots_that_differ) {
         MUST(cudaMemcpy(got, desc.d.data, GROUPS * N * K * 4, cudaMemcpyDeviceToHost));
         int64_t at[2] = {0, 0}, scale_at[2] = {0, 0};
         for (int g = 0; g < GROUPS; g++) {
-            const int64_t ld[2] = {up(counts[swap][g], 16), up(counts[swap ^ 1][g], 16)}, both = counts[0][g] < counts[1][g] ? counts[0][g] : counts[1][g];
+            const int64_t ld[2] = {up(counts[swap][g], 32), up(counts[swap ^ 1][g], 32)}, both = counts[0][g] < counts[1][g] ? counts[0][g] : counts[1][g];
             for (int64_t i = 0; i < N; i++)
                 for (int64_t j = 0; j < K; j++) {
                     double want = 0, size = 0;

@@ -157,7 +157,7 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
     }
     for (int32_t g = 0; g < G; g++) { /* places */
         const int64_t R = t->rows[g], C = t->cols[g], ld = irregular ? t->ld[g] : shape->ld != 0 ? shape->ld : C, O = blocks_of(R / q->parts, q->f->outer);
-        const int64_t each = transposed ? up(R, 16) * C : R > 0 && C > 0 ? (R - 1) * ld + C : 0;
+        const int64_t each = transposed ? up(R, 32) * C : R > 0 && C > 0 ? (R - 1) * ld + C : 0;
         const int64_t all = q->parts * part_scales(q, R / q->parts, C, cw), I = blocks_of(C, q->f->inner);
         int64_t reach = all;
         if (strided) reach = R == 0 || C == 0 ? 0 : ((O * q->parts - 1) * q->outer_stride + ((words ? up(I, 4) / 4 : I) - 1) * q->inner_stride + 1) * (words ? 4 : 1);
@@ -178,7 +178,7 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
     }
     if (!listed && ragged) { /* buffers have room for any sizes of groups */
         const int64_t rows = shape->shape.rows, C = shape->shape.cols, ld = shape->ld != 0 ? shape->ld : C, most = up(rows, 128) + 128 * G;
-        const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0, room = transposed ? (rows + 16 * G) * C : as_data;
+        const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0, room = transposed ? (rows + 32 * G) * C : as_data;
         const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer);
         const int64_t all = strided ? ((O - 1) * q->outer_stride + ((words ? up(I, 4) / 4 : I) - 1) * q->inner_stride + 1) * (words ? 4 : 1)
                                     : q->f->scaling == TEGROUP_SCALING_TENSOR ? G
@@ -213,7 +213,7 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
                             const unsigned code = nearest_small(q->dtype, load(t->dtype, t->at[g], at) / scale / global[g]);
                             const int64_t place = strided ? ((part * O + ob) * q->outer_stride + (words ? ib / 4 : ib) * q->inner_stride) * (words ? 4 : 1) + (words ? ib % 4 : 0)
                                                           : part * part_scales(q, rows, C, cw) + packed_scale(q, O, I, ob, ib);
-                            store_small(q->dtype, data, first[g] + (transposed ? j * up(R, 16) + row : row * ld + j), code);
+                            store_small(q->dtype, data, first[g] + (transposed ? j * up(R, 32) + row : row * ld + j), code);
                             scale_store(type, scales, scale_first[g] + place, scale);
                             store(t->dtype, t->at[g], at, small_values(q->dtype)[code] * scale * global[g]);
                         }

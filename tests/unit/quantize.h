@@ -345,8 +345,8 @@ SUPPORT int64_t expected_place(const quantizing *q, int columnwise, int32_t g, i
     int64_t before = 0;
     if (!columnwise || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA)
         return (s->listed ? 0 : s->ragged ? s->start[g] * ld : g * q->out_stride) + row * ld + col;
-    for (int32_t h = 0; h < g && !s->listed; h++) before += to_multiple(s->rows[h], 16) * s->cols;
-    return before + col * to_multiple(s->rows[g], 16) + row;
+    for (int32_t h = 0; h < g && !s->listed; h++) before += to_multiple(s->rows[h], 32) * s->cols;
+    return before + col * to_multiple(s->rows[g], 32) + row;
 }
 
 /* One part of a group in one copy. */
@@ -409,7 +409,7 @@ SUPPORT void expect_all(const quantizing *q) {
             for (int64_t part = 0; part < s->parts; part++) expect_part(q, c, g, part, amax, global, &e[c]);
             if (c == 0 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA) continue;
             for (int64_t col = 0; col < s->cols; col++)
-                for (int64_t row = s->rows[g]; row < to_multiple(s->rows[g], 16); row++)
+                for (int64_t row = s->rows[g]; row < to_multiple(s->rows[g], 32); row++)
                     expect_element(t->dtype, q->list[1][s->listed ? g : 0], expected_place(q, 1, g, row, col), 0);
         }
     }

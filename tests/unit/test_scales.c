@@ -76,7 +76,7 @@ TEST(scales, transposed_copy) {
             const tegroup_impl_elements at = tegroup_impl_elements_of(&s.t, &view, g, 1);
             if (s.listed) next = 0;
             for (int64_t col = 0; col < s.cols; col++)
-                for (int64_t row = 0; row < (s.rows[g] + 15) / 16 * 16; row++, next++)
+                for (int64_t row = 0; row < (s.rows[g] + 31) / 32 * 32; row++, next++)
                     wrong += at.first + row * at.row_stride + col * at.col_stride != next;
             if (next > longest) longest = next;
         }
@@ -117,7 +117,7 @@ static void most_of(depot *s, int32_t g, int64_t left, size_t most[4]) {
         return;
     }
     size_t transposed = 0;
-    for (g = 0; g < s->groups; g++) transposed += (size_t)((s->rows[g] + 15) / 16 * 16 * s->cols);
+    for (g = 0; g < s->groups; g++) transposed += (size_t)((s->rows[g] + 31) / 32 * 32 * s->cols);
     if (row_of(s->scaling).data == TEGROUP_DTYPE_F4E2M1) transposed = (transposed + 1) / 2;
     if (transposed > most[2]) most[2] = transposed;
     for (s->columnwise = 0; s->columnwise < 2; s->columnwise++) {

@@ -167,7 +167,7 @@ TEST(validate, quantised) {
 TEST(validate, quantised_bounds) {
     _Alignas(256) unsigned char memory[8192];
     static const int64_t counts[2] = {20, 20};
-    const size_t sizes[4] = {40 * 128, 44 * 4, 64 * 128, 2 * 128 * 4}; /* elements and scales of the copies */
+    const size_t sizes[4] = {40 * 128, 44 * 4, 96 * 128, 2 * 128 * 4}; /* elements and scales of the copies */
     void *buffers[4];
     tegroup_shape shape = tegroup_shape_of(2, 40, 128, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
     tegroup_layout layout;
@@ -190,7 +190,7 @@ TEST(validate, quantised_bounds) {
     rows[0] = 40;
     for (int columnwise = 0; columnwise < 2; columnwise++)
         for (int out = 0; out < 2; out++) {
-            rows[1] = (columnwise ? 16 : 4) + out;
+            rows[1] = (columnwise ? 32 : 4) + out;
             desc.columnwise = columnwise;
             ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
             ASSERT_EQ(out ? TEGROUP_VALIDATION_BOUNDS : 0u, got.status & TEGROUP_VALIDATION_BOUNDS);
