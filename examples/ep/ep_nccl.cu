@@ -549,8 +549,8 @@ static void bench(const options *o, int64_t tokens) {
     if (size.crossing) expand = timed(x, [&] { ep_must(tegroup_ep_expand(&l->expand, stream, &ep_error)); });
     if (size.crossing == EP_SUMS_ONCE)
         reduce = timed(x, [&] { ep_must(tegroup_ep_reduce(&l->reduce, stream, &ep_error)); });
-    const auto messages = [&](double all) { /* as many bytes, in one message a peer */
-        const size_t bytes = (size_t)(all / (ranks - 1));
+    const auto messages = [&](double all) {
+        const size_t bytes = (size_t)(all / (ranks - 1)); /* in one message a peer */
         NCCL(ncclGroupStart());
         for (int r = 0; r < ranks; r++) {
             if (r == rank) continue;
@@ -607,9 +607,10 @@ static void bench(const options *o, int64_t tokens) {
                    rate, wire / rate * 1e-3 / dispatch, back / rate * 1e-3 / combine, messages_there, messages_back,
                    messages_there / dispatch, messages_back / combine);
         if (packed > 0)
-            printf("  with rows put into its buffers, and taken from them and added up: %.0f and %.0f us, %.2f and %.2f "
-                   "of our time\n",
-                   packed, taken, packed / dispatch, taken / combine);
+            printf(
+                "  with rows put into its buffers, and taken from them and added up: %.0f and %.0f us, %.2f and %.2f "
+                "of our time\n",
+                packed, taken, packed / dispatch, taken / combine);
         fflush(stdout);
     }
     MUST(cudaDeviceSynchronize());
