@@ -102,6 +102,14 @@ export NCCL_EP_JIT_CUDA_INCLUDE_DIR="${nvcc%/bin/nvcc}/include"
     tests/bench/bench_nccl_ep.cu -o build/bench_nccl_ep -L"$lib" -L"$ep_lib" -Xlinker -l:libnccl.so.2 \
     -Xlinker -l:libnccl_ep.so -Xlinker --allow-shlib-undefined >"$log" 2>&1 ||
     { echo "skip nccl_ep does not build"; sed 's/^/    /' "$log" | head -n 20; exit $failed; }
+# Its kernels are compiled when they are first used: all at once, before any is timed.
+for model in dsv3 qwen3-30b; do
+    for way in '4096 permute' '4096 local' '4096 nvlink' '32768 permute' '32768 local' '32768 nvlink' '128 latency'; do
+        timeout 100 build/bench_nccl_ep --ranks "$ranks" --model $model --tokens "${way% *}" --mode "${way#* }" --calls 1 \
+            >/dev/null 2>&1 &
+    done
+done
+wait
 beside() { # model, tokens, mode
     if timeout 100 build/bench_nccl_ep --ranks "$ranks" --model "$1" --tokens "$2" --mode "$3" >"$log" 2>&1; then
         echo "ok nccl_ep_times_$1_$2_tokens_$3"
