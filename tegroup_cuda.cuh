@@ -6653,7 +6653,9 @@ enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
-    TEGROUP_IMPL_REGISTERS_ROW = TEGROUP_IMPL_QUANTIZE_STRIP + 3 /* logarithm of the longest row of a block's 8 warps */
+    TEGROUP_IMPL_REGISTERS_ROW =
+        TEGROUP_IMPL_QUANTIZE_STRIP + 3,   /* logarithm of the longest row of a block's 8 warps */
+    TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* of which there are 65,535 tiles of 128 */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
@@ -6672,7 +6674,9 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (tegroup_impl_scaled_by_line(facts) && (columnwise || out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW))
+    if (tegroup_impl_scaled_by_line(facts) && out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW) return 0;
+    if (tegroup_impl_scaled_by_line(facts) && columnwise
+        && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))
         return 0;
     if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
@@ -6705,7 +6709,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned; /* TILE: room for codes */
+    uint4 *const turned; /* TILE: room for codes; else, of ROW, for amax of columns */
     const int32_t lane;
     const int32_t in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
                                            share the row */
@@ -6864,7 +6868,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         __syncthreads();
         for (int w = 0; w < 1 << warps_shift; w++) most = max(most, table[leader + w]);
         const tegroup_block_scale block = scale_of(__uint_as_float(most));
-        for (int c = 0; c < TEGROUP_IMPL_COPIES && warp == leader && lane == 0 && rows > 0; c++)
+        for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1) && warp == leader && lane == 0 && rows > 0; c++)
             if (writes(c))
                 store_scale(c, (c ? col0 : row) >> shared.copies[c].grid.outer_shift,
                             (c ? row : col0) >> shared.copies[c].grid.inner_shift, block.bits);
@@ -6899,13 +6903,13 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
                 store_scale(TEGROUP_IMPL_COLUMNWISE, col0 + c, (row0 >> SHIFT) + i, block.bits);
         }
     }
-    /* The factors of the thread's columns. */
-    __device__ __forceinline__ void factors_of_columns(float of_all, float *factor) const {
+    /* The factors of the thread's columns: one of all, or those of the table. */
+    __device__ __forceinline__ void factors_of_columns(bool one, float of_all, float *factor) const {
         const float4 *table = (const float4 *)(shared.factor[TEGROUP_IMPL_COLUMNWISE]
                                                + ((int32_t)threadIdx.x / 16 * 8 >> SHIFT) * EXTENT + first);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float4 four = ALL ? make_float4(of_all, of_all, of_all, of_all) : table[i];
+            const float4 four = one ? make_float4(of_all, of_all, of_all, of_all) : table[i];
             factor[4 * i] = four.x, factor[4 * i + 1] = four.y, factor[4 * i + 2] = four.z, factor[4 * i + 3] = four.w;
         }
     }
@@ -6968,9 +6972,68 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
 
+    /* Scaling ROW finds amax of columns on the way of strips through a group's rows: a block keeps what it has seen in
+     * `turned`, [warps that share no row][column of a row], two columns in a word. */
+    __device__ __forceinline__ bool collects() const {
+        return ALL && !TILE && (call.copies >> TEGROUP_IMPL_COLUMNWISE & 1) != 0;
+    }
+    template <bool SHOWS> __device__ __forceinline__ void collect_strip() const {
+        typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, SHOWS> magnitudes;
+        const int32_t width = 1 << (TEGROUP_IMPL_QUANTIZE_STRIP + beside);
+        uint4 *const table = turned + (((int32_t)threadIdx.x / 32 >> beside) * width + first) / 8;
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) {
+            uint4 *const entry = table + at(k) / 8;
+            const uint4 was = *entry, now = x[k].raw[0];
+            *entry = make_uint4(magnitudes::larger(was.x, now.x), magnitudes::larger(was.y, now.y),
+                                magnitudes::larger(was.z, now.z), magnitudes::larger(was.w, now.w));
+        }
+    }
+    /* What a block has seen of a part goes where the part's scales will be; or, before the first part, nowhere. Zeros
+     * are left. */
+    __device__ __forceinline__ void pass_columns(bool seen) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int32_t width = 1 << (TEGROUP_IMPL_QUANTIZE_STRIP + beside), warps = TEGROUP_IMPL_QUANTIZE_THREADS / 32;
+        __syncthreads();
+        for (int32_t c = (int32_t)threadIdx.x; c < width; c += TEGROUP_IMPL_QUANTIZE_THREADS) {
+            uint32_t most = 0;
+            for (int32_t w = 0; w < warps >> beside; w++) {
+                uint16_t *const entry = (uint16_t *)turned + w * width + c;
+                most = max(most, *entry & 0x7fffu);
+                *entry = 0;
+            }
+            if (seen && most > 0 && c < shared.cols && copy.data)
+                atomicMax((uint32_t *)copy.scales + tegroup_impl_scale_of_block(&copy.grid, shared.part, c, 0),
+                          most << 16);
+        }
+    }
+    /* From there to the table of factors. The last tile of these columns to have read what is there stores scales in
+     * its place: amax is of BF16, and the lower half of the first column's counts the tiles. */
+    __device__ __forceinline__ void take_columns() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int32_t c = (int32_t)threadIdx.x, tiles = (int32_t)tegroup_impl_works_down(call, shared.part_rows);
+        uint32_t *const at =
+            (uint32_t *)copy.scales + tegroup_impl_scale_of_block(&copy.grid, shared.part, col0 + c, 0);
+        const bool mine = c < EXTENT && c < cols;
+        const tegroup_block_scale block =
+            scale_of(mine ? __uint_as_float(*(volatile uint32_t *)at & 0xffff0000u) : 0.0f);
+        if (c < EXTENT) shared.factor[TEGROUP_IMPL_COLUMNWISE][c] = block.multiplier;
+        __syncthreads();
+        if (c == 0) {
+            __threadfence(); /* what was read has been, before it is said */
+            shared.amax[0][0] = (atomicAdd(at, 1u) & 0xffffu) + 1;
+        }
+        __syncthreads();
+        if (mine && (int32_t)shared.amax[0][0] == tiles) *at = block.bits;
+    }
+
     /* In a strip warps wait for each other only where a row's amax is asked for. */
     __device__ __forceinline__ void encode_strip(int32_t turn_of_work) const {
         float factor[SCALES];
+        if (collects()) {
+            if (call.desc.rule.nan_shows) collect_strip<true>();
+            else collect_strip<false>();
+        }
         if (!writes(TEGROUP_IMPL_ROWWISE) || (!ALL && rows <= 0)) return;
         if (!ALL) scale_rows(factor);
         else if (tegroup_impl_scaled_as_one(&call.facts)) factor[0] = shared.factor[0][0];
@@ -6979,10 +7042,11 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     }
     __device__ __forceinline__ void encode_tile(int32_t turn_of_work) const {
         const bool whole = tegroup_impl_scaled_as_one(&call.facts), rowwise = writes(TEGROUP_IMPL_ROWWISE),
-                   columnwise = writes(TEGROUP_IMPL_COLUMNWISE);
+                   columnwise = writes(TEGROUP_IMPL_COLUMNWISE),
+                   lines = ALL && tegroup_impl_scaled_by_line(&call.facts), one = ALL && !lines;
         float factor[SCALES], of_column[8];
         factor[0] = shared.factor[0][0];
-        if (ALL && !whole) factor[0] = scale_together(3, turn_of_work);
+        if (one && !whole) factor[0] = scale_together(3, turn_of_work);
         if (!ALL && rowwise) scale_rows(factor);
         if (!ALL && columnwise) {
             if (call.desc.rule.nan_shows) collect_columns<true>();
@@ -6990,10 +7054,11 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         }
         __syncthreads(); /* what the tile before left in shared memory has been read */
         if (!ALL && columnwise) scale_columns();
+        if (lines && columnwise) take_columns();
         if (rowwise) encode_rows(factor);
         if (!columnwise) return;
         if (!ALL) __syncthreads();
-        factors_of_columns(factor[0], of_column);
+        factors_of_columns(one, factor[0], of_column);
         if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
             encode_columns(of_column);
             return;
@@ -7028,14 +7093,19 @@ template <int LANES, int CODE, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
+    __shared__ uint4 turned[TILE                                  ? TEGROUP_IMPL_QUANTIZE_STAGED / 16
+                            : LANES == TEGROUP_IMPL_REGISTERS_ALL ? TEGROUP_IMPL_QUANTIZE_STAGED / 8
+                                                                  : 1];
     tegroup_impl_quantize_walk walk(call, shared);
     tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared, turned);
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
-        if (work >= walk.part_end) walk.meet(work);
+        if (work >= walk.part_end) {
+            if (part.collects()) part.pass_columns(walk.part_end > 0);
+            walk.meet(work);
+        }
         walk.place(work, &row0, &col0);
         part.load(row0, col0);
         if (TILE) part.encode_tile(turn);
@@ -7043,6 +7113,24 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         if (!part.edge || tegroup_impl_scaled_as_one(&call.facts)) continue;
         for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
             if (part.writes(c)) part.pad(c);
+    }
+    if (part.collects() && walk.part_end > 0) part.pass_columns(true);
+}
+
+/* Zeros where the scales of scaling ROW's columns will be, for their amax. A work is 2,048 columns of a part. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
+    tegroup_impl_quantize_clear_columns_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work >= walk.part_end) walk.meet(work);
+        walk.place(work, &row0, &col0);
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int64_t end = tegroup_impl_min(shared.cols, col0 + (1 << TEGROUP_IMPL_QUANTIZE_STRIP));
+        if (!copy.data) continue;
+        for (int64_t c = col0 + threadIdx.x; c < end; c += TEGROUP_IMPL_QUANTIZE_THREADS)
+            ((uint32_t *)copy.scales)[tegroup_impl_scale_of_block(&copy.grid, shared.part, c, 0)] = 0;
     }
 }
 
@@ -7658,18 +7746,11 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
     }
 }
 
-/* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
- * else tiles. */
-static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
-    const int strips = call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1,
-              bits = tegroup_impl_bits(call->desc.output.dtype);
+/* A kernel that quantises in registers, by strips or by tiles. */
+static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
     unsigned blocks;
-    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
-                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
-                  && call->scale_dtype == call->facts.scale_dtype;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
         tegroup_impl_cuda_quantize_pieces(call, 0);
@@ -7680,6 +7761,35 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
                                     "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_clear_columns(tegroup_impl_quantize_launch *call,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(call, TEGROUP_IMPL_QUANTIZE_ALL, TEGROUP_IMPL_QUANTIZE_STRIP,
+                                                       TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_clear_columns_kernel, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
+}
+
+/* The copies of a call in registers: by strips where there is a rowwise copy alone whose blocks lie along the rows,
+ * else by tiles. Of scaling ROW, whose columns have a scale each, strips make the rowwise copy and find amax of the
+ * columns in the same read, and tiles make the other copy. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int bits = tegroup_impl_bits(call->desc.output.dtype), columnwise = 1 << TEGROUP_IMPL_COLUMNWISE;
+    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
+    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
+                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
+                  && call->scale_dtype == call->facts.scale_dtype;
+    if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
+        return tegroup_impl_cuda_launch_registers(
+            call, call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
+    call->copies = columnwise;
+    return tegroup_impl_cuda_launch_registers(call, 0, stream, error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -7754,9 +7864,10 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;
     }
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    if (call.copies && tegroup_impl_quantizes_in_registers(&call))
+    call.copies = both;
+    if (both && tegroup_impl_quantizes_in_registers(&call))
         return tegroup_impl_cuda_quantize_registers(&call, stream, error);
+    if (lines) call.copies = both & 1 << TEGROUP_IMPL_COLUMNWISE;
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));

@@ -128,18 +128,11 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
     }
 }
 
-/* The kernels that quantise in registers: strips where there is a rowwise copy alone whose blocks lie along the rows,
- * else tiles. */
-static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
-    const int strips = call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1,
-              bits = tegroup_impl_bits(call->desc.output.dtype);
+/* A kernel that quantises in registers, by strips or by tiles. */
+static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
     unsigned blocks;
-    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
-                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
-                  && call->scale_dtype == call->facts.scale_dtype;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
         tegroup_impl_cuda_quantize_pieces(call, 0);
@@ -150,6 +143,35 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
                                     "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_clear_columns(tegroup_impl_quantize_launch *call,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(call, TEGROUP_IMPL_QUANTIZE_ALL, TEGROUP_IMPL_QUANTIZE_STRIP,
+                                                       TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_clear_columns_kernel, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
+                                    "stream", "the kernel must launch", error);
+}
+
+/* The copies of a call in registers: by strips where there is a rowwise copy alone whose blocks lie along the rows,
+ * else by tiles. Of scaling ROW, whose columns have a scale each, strips make the rowwise copy and find amax of the
+ * columns in the same read, and tiles make the other copy. */
+static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int bits = tegroup_impl_bits(call->desc.output.dtype), columnwise = 1 << TEGROUP_IMPL_COLUMNWISE;
+    const tegroup_scale_rule usual = tegroup_impl_usual_rule(call->facts.block_inner / 8, bits);
+    call->usual = memcmp(&call->desc.rule, &usual, sizeof usual) == 0
+                  && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
+                  && call->scale_dtype == call->facts.scale_dtype;
+    if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
+        return tegroup_impl_cuda_launch_registers(
+            call, call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
+    call->copies = columnwise;
+    return tegroup_impl_cuda_launch_registers(call, 0, stream, error);
 }
 
 /* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
@@ -224,9 +246,10 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
         TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
         call.raises = 0;
     }
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    if (call.copies && tegroup_impl_quantizes_in_registers(&call))
+    call.copies = both;
+    if (both && tegroup_impl_quantizes_in_registers(&call))
         return tegroup_impl_cuda_quantize_registers(&call, stream, error);
+    if (lines) call.copies = both & 1 << TEGROUP_IMPL_COLUMNWISE;
     if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
         && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));

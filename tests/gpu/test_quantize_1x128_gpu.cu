@@ -180,8 +180,8 @@ TEST(quantize_1x128_gpu, nan_that_shows) {
 static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_preset preset, tegroup_dtype dtype, int odd) {
     enum { ITEMS = 4 };
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
-    const int by_row = scaling == TEGROUP_SCALING_ROW; /* the columnwise copy of which is not made in registers */
-    const tegroup_copies wanted = (tegroup_copies)(by_row ? rng_int(r, 0, 1) * 2 + 1 : rng_int(r, 1, 3));
+    const int by_row = scaling == TEGROUP_SCALING_ROW;
+    const tegroup_copies wanted = (tegroup_copies)rng_int(r, 1, 3);
     const int columnwise = wanted & TEGROUP_COPIES_COLUMNWISE, turned = columnwise && rng_chance(r, 60), ragged = rng_chance(r, 70),
               strided = facts->block_inner > 0 && facts->block_outer == 1 && wanted == TEGROUP_COPIES_ROWWISE && rng_chance(r, 30),
               parts = !ragged && !turned && rng_chance(r, 50) ? 2 : 0, as_one = scaling == TEGROUP_SCALING_TENSOR,
@@ -192,6 +192,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     const tegroup_dtype stored = words                                                      ? TEGROUP_DTYPE_I32
                                  : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)]
                                                                                             : TEGROUP_DTYPE_UNSET;
+    const int apart = by_row && columnwise && (stored != TEGROUP_DTYPE_UNSET || rng_chance(r, 30)); /* its columns not in registers */
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -237,7 +238,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         q->output.columnwise_order = turned ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
         q->output.scale_dtype = stored;
         if (strided) q->output.scale_outer_stride = blocks + 1, q->output.scale_inner_stride = 1;
-        if (levels || as_one || (by_row && columnwise)) q->output.amax = (float *)of_groups;
+        if (levels || as_one || apart) q->output.amax = (float *)of_groups;
         if (levels) q->output.global_scale_inv = (float *)of_groups + GROUPS;
         q->rule = tegroup_scale_rule_of(preset);
         right &= tegroup_tensor_layout(&q->output, wanted, &layout, &error) == TEGROUP_OK;
@@ -254,8 +255,8 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
             call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input);
-            call.copies = by_row ? TEGROUP_COPIES_ROWWISE : wanted;
-            right &= tegroup_impl_quantizes_in_registers(&call);
+            call.copies = wanted, call.raises = apart;
+            right &= tegroup_impl_quantizes_in_registers(&call) == !apart;
         }
         const tegroup_status status = tegroup_quantize(q, NULL, &error);
         goes = gpu || status == TEGROUP_OK; /* a rule may be of other scales */
