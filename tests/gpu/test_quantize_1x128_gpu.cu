@@ -192,7 +192,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     const tegroup_dtype stored = words                                                      ? TEGROUP_DTYPE_I32
                                  : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)]
                                                                                             : TEGROUP_DTYPE_UNSET;
-    const int apart = by_row && columnwise && (stored != TEGROUP_DTYPE_UNSET || rng_chance(r, 30)); /* its columns not in registers */
+    const int apart = by_row && (cols > 16384 || (columnwise && (stored != TEGROUP_DTYPE_UNSET || rng_chance(r, 30)))); /* not in registers */
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -291,11 +291,11 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
 }
 
 static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegroup_dtype second, int least) {
-    static const int64_t widths[] = {8, 120, 128, 136, 248, 256, 264, 512, 640, 768, 1016, 1024, 1152, 1536, 2048, 2056, 2880, 3072, 7168, 16384};
+    static const int64_t widths[] = {8, 120, 128, 136, 248, 256, 264, 512, 640, 768, 1016, 1024, 1152, 1536, 2048, 2056, 2880, 3072, 7168, 16384, 16392};
     rng r = rng_seed(13 + (uint64_t)scaling);
     int devices = 0, ran = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+    for (size_t w = 0; w < sizeof widths / sizeof *widths - (scaling != TEGROUP_SCALING_ROW); w++) /* the last one is too long for ROW alone */
         for (int preset = 1; preset < TEGROUP_SCALE_PRESET_COUNT; preset++) {
             const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
             if (rule.divide || rule.method == TEGROUP_SCALE_GIVEN) continue;
