@@ -118,33 +118,34 @@
  *   [85] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
  *   [86] layer/quantize.h         Quantise and dequantise
  *   [87] layer/tune.h             Tune, save and load a plan
- *   [88] layer/linear.h           Grouped linear layer
- *   [89] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [90] layer/mlp_plan.h         Grouped MLP: plan
- *   [91] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [92] layer/mlp.h              Grouped MLP: calls
- *   [93] layer/chain_rules.h      Op chain: rules and buffers
- *   [94] layer/chain_ops.h        Op chain: ops as layers
- *   [95] layer/chain_plan.h       Op chain: plan
- *   [96] layer/chain.h            Op chain: calls
- *   [97] gemm/validate_values.h   Validate: values and scales
- *   [98] gemm/validate.h          Validate
- *   [99] gemm/scale_convert.h     Scales in another layout
- *   [100] moe/count.h              Counts of groups
- *   [101] moe/router_scheme.h      Router schemes
- *   [102] moe/router.h             Router
- *   [103] moe/permutation.h        Permutation
- *   [104] moe/permute.h            Permute and combine
- *   [105] moe/export.h             Layouts of other libraries
- *   [106] moe/skew.h               Skew of a routing
- *   [107] moe/layer_formats.h      MoE layer: formats
- *   [108] moe/layer_rules.h        MoE layer: rules
- *   [109] moe/layer_plan.h         MoE layer: plan
- *   [110] moe/layer.h              MoE layer
- *   [111] ep/places.h              Expert parallelism: where rows go
- *   [112] ep/sizes.h               Expert parallelism: sizes
- *   [113] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [114] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [88] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [89] layer/linear.h           Grouped linear layer: plan and calls
+ *   [90] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [91] layer/mlp_plan.h         Grouped MLP: plan
+ *   [92] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [93] layer/mlp.h              Grouped MLP: calls
+ *   [94] layer/chain_rules.h      Op chain: rules and buffers
+ *   [95] layer/chain_ops.h        Op chain: ops as layers
+ *   [96] layer/chain_plan.h       Op chain: plan
+ *   [97] layer/chain.h            Op chain: calls
+ *   [98] gemm/validate_values.h   Validate: values and scales
+ *   [99] gemm/validate.h          Validate
+ *   [100] gemm/scale_convert.h     Scales in another layout
+ *   [101] moe/count.h              Counts of groups
+ *   [102] moe/router_scheme.h      Router schemes
+ *   [103] moe/router.h             Router
+ *   [104] moe/permutation.h        Permutation
+ *   [105] moe/permute.h            Permute and combine
+ *   [106] moe/export.h             Layouts of other libraries
+ *   [107] moe/skew.h               Skew of a routing
+ *   [108] moe/layer_formats.h      MoE layer: formats
+ *   [109] moe/layer_rules.h        MoE layer: rules
+ *   [110] moe/layer_plan.h         MoE layer: plan
+ *   [111] moe/layer.h              MoE layer
+ *   [112] ep/places.h              Expert parallelism: where rows go
+ *   [113] ep/sizes.h               Expert parallelism: sizes
+ *   [114] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [115] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -13264,7 +13265,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [88] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [88] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -13682,6 +13683,8 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
+/* ==== [89] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
     static const tegroup_impl_name names[] = {TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
@@ -13838,7 +13841,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [89] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [90] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -14346,7 +14349,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [90] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [91] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -14726,7 +14729,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [91] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [92] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -14968,7 +14971,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [92] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [93] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -15323,7 +15326,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [93] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [94] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -15871,7 +15874,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [94] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [95] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16063,7 +16066,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [95] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [96] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -16316,7 +16319,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [96] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [97] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -16503,7 +16506,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [97] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [98] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -16656,7 +16659,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [98] Validate (src/gemm/validate.h) ==== */
+/* ==== [99] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -16821,7 +16824,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [99] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [100] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17036,7 +17039,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [100] Counts of groups (src/moe/count.h) ==== */
+/* ==== [101] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -17197,7 +17200,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [101] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [102] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -17895,7 +17898,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [102] Router (src/moe/router.h) ==== */
+/* ==== [103] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -18350,7 +18353,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [103] Permutation (src/moe/permutation.h) ==== */
+/* ==== [104] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -18655,7 +18658,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [104] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [105] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -18999,7 +19002,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [105] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [106] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -19177,7 +19180,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [106] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [107] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -19276,7 +19279,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [107] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [108] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -19434,7 +19437,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [108] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [109] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -19678,7 +19681,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [109] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [110] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -20241,7 +20244,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [110] MoE layer (src/moe/layer.h) ==== */
+/* ==== [111] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -20644,7 +20647,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [111] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [112] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20791,7 +20794,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [112] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [113] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20874,7 +20877,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [113] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [114] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -21290,7 +21293,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [114] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [115] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

@@ -17,6 +17,7 @@
 #include "core/layout.h"
 #include "core/snapshot_checks.h"
 #include "layer/activation.h"
+#include "layer/linear_rules.h"
 #include "layer/linear.h"
 #include "layer/mlp_plan.h"
 #include "layer/mlp.h"

@@ -20,6 +20,7 @@
 #include "gemm/check.h"
 #include "gemm/run.h"
 #include "layer/activation.h"
+#include "layer/linear_rules.h"
 #include "layer/linear.h"
 #include "layer/chain_rules.h"
 

@@ -16,7 +16,7 @@
 #include "base/rules.h"
 #include "core/layout.h"
 #include "gemm/plan.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_plan.h"
 #include "layer/chain_rules.h"
 #include "layer/chain_ops.h"

@@ -25,6 +25,7 @@
 #include "gemm/check.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
+#include "layer/linear_rules.h"
 #include "layer/linear.h"
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +

@@ -25,7 +25,7 @@
 #include "layer/activation.h"
 #include "layer/quantize_rules.h"
 #include "layer/quantize.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
 #include "layer/mlp_call.h"

@@ -22,7 +22,7 @@
 #include "core/apart.h"
 #include "gemm/check.h"
 #include "layer/quantize_rules.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
 

@@ -28,7 +28,7 @@
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "core/activation_formulas.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_rules.h"
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */

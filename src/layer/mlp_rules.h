@@ -26,7 +26,7 @@
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
 #include "layer/quantize_rules.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */

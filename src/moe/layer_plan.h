@@ -23,7 +23,7 @@
 #include "core/scale_grid.h"
 #include "core/checks.h"
 #include "core/copies.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_plan.h"
 #include "moe/router_scheme.h"
 #include "moe/router.h"

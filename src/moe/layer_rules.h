@@ -16,7 +16,7 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "core/checks.h"
-#include "layer/linear.h"
+#include "layer/linear_rules.h"
 #include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/layer_formats.h"
