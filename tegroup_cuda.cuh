@@ -5772,7 +5772,7 @@ enum {
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
- * tile, strips, or ROW's rows; dequantise needs none. */
+ * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise needs none. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
@@ -6709,7 +6709,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned; /* TILE: room for codes; else, of ROW, for amax of columns */
+    uint4 *const turned; /* TILE: room for codes; else, where strips collect, for amax of columns */
     const int32_t lane;
     const int32_t in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
                                            share the row */
@@ -7093,11 +7093,10 @@ template <int LANES, int CODE, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    __shared__ uint4 turned[TILE                                  ? TEGROUP_IMPL_QUANTIZE_STAGED / 16
-                            : LANES == TEGROUP_IMPL_REGISTERS_ALL ? TEGROUP_IMPL_QUANTIZE_STAGED / 8
-                                                                  : 1];
+    __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared,
+                                                            TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
@@ -7725,6 +7724,19 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
+/* Launches a kernel with room for `staged` values of input in shared memory. */
+static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
+    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
+    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
+    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
+        "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
+        "the kernel must launch", error);
+}
+
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
@@ -7750,6 +7762,7 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
+    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1;
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
@@ -7757,6 +7770,9 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
+    if (collects)
+        return tegroup_impl_cuda_quantize_launch_kernel(tegroup_impl_registers_kernel_of<false>(call), call, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_STAGED, stream, error);
     return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
@@ -7792,18 +7808,6 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
     return tegroup_impl_cuda_launch_registers(call, 0, stream, error);
 }
 
-/* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
-static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
-    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
-    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
-    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
-        "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
-        "the kernel must launch", error);
-}
 #define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
     tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32 ? kernel<TEGROUP_DTYPE_F32>    \
                                              : call.desc.input.dtype == TEGROUP_DTYPE_F16                              \

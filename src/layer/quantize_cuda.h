@@ -107,6 +107,19 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
+/* Launches a kernel with room for `staged` values of input in shared memory. */
+static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
+    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
+    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
+    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
+        "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
+        "the kernel must launch", error);
+}
+
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
@@ -132,6 +145,7 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
+    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1;
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
@@ -139,6 +153,9 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
+    if (collects)
+        return tegroup_impl_cuda_quantize_launch_kernel(tegroup_impl_registers_kernel_of<false>(call), call, blocks,
+                                                        TEGROUP_IMPL_QUANTIZE_STAGED, stream, error);
     return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
                                                                : tegroup_impl_registers_kernel_of<true>(call),
                                                         blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
@@ -174,18 +191,6 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
     return tegroup_impl_cuda_launch_registers(call, 0, stream, error);
 }
 
-/* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
-static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
-    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
-    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
-    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
-        "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
-        "the kernel must launch", error);
-}
 #define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
     tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32 ? kernel<TEGROUP_DTYPE_F32>    \
                                              : call.desc.input.dtype == TEGROUP_DTYPE_F16                              \

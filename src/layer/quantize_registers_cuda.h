@@ -82,7 +82,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     enum { SCALES = LANES < PIECES ? PIECES / LANES : 1 }; /* scales of rows that a lane finds */
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    uint4 *const turned; /* TILE: room for codes; else, of ROW, for amax of columns */
+    uint4 *const turned; /* TILE: room for codes; else, where strips collect, for amax of columns */
     const int32_t lane;
     const int32_t in_row, beside; /* logarithms of the pieces that a warp has of a row, and of the warps that
                                            share the row */
@@ -466,11 +466,10 @@ template <int LANES, int CODE, bool TILE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    __shared__ uint4 turned[TILE                                  ? TEGROUP_IMPL_QUANTIZE_STAGED / 16
-                            : LANES == TEGROUP_IMPL_REGISTERS_ALL ? TEGROUP_IMPL_QUANTIZE_STAGED / 8
-                                                                  : 1];
+    __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared, turned);
+    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared,
+                                                            TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {

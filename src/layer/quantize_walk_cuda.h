@@ -28,7 +28,7 @@ enum {
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
- * tile, strips, or ROW's rows; dequantise needs none. */
+ * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise needs none. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
