@@ -6655,7 +6655,7 @@ enum {
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
     TEGROUP_IMPL_REGISTERS_ROW =
         TEGROUP_IMPL_QUANTIZE_STRIP + 3,   /* logarithm of the longest row of a block's 8 warps */
-    TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* of which there are 65,535 tiles of 128 */
+    TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* whose tiles of 128 are 65,535: 16 bits count them */
 };
 
 /* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */

@@ -204,7 +204,7 @@ int main(void) {
            "scales are padded to 4, are tested on Hopper. Beside a of E5M2, b is E4M3; beside a of 128x128, b is 1x128. Sums are\n"
            "promoted to FP32 every 128 of k. MXFP8 and NVFP4 are compiled, and were never run as products: what the set-up kernel\n"
            "hands to the library is tested on the CPU, where it is read as cuBLAS documents it, and on Hopper against the CPU's.\n"
-           "k must then be a multiple of 32, NVFP4 has no wgrad, whose transposed rows would be 8 bytes, and that of MXFP8 is\n"
+           "k must then be a multiple of 32, NVFP4 has no wgrad, as rows need not fill blocks, and that of MXFP8 is\n"
            "kept back by a quirk.\n\n"
            "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and\n"
            "the library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n"

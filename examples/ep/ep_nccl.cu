@@ -468,8 +468,8 @@ static int64_t crossing_once(const ep_layer *l) {
     return pairs;
 }
 
-/* The same rows in this rank's own memory alone, one after another as they would be sent: what puts rows into the buffers
- * of a transport without windows, and takes them out again. */
+/* The same rows in this rank's own memory alone, one after another as they would be sent: what puts rows into the
+ * buffers of a transport without windows, and adds up what it brings back. */
 struct near_by {
     tegroup_ep_dispatch_desc dispatch;
     tegroup_ep_combine_desc combine;

@@ -214,11 +214,8 @@ static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
                          p->a_scaling != TEGROUP_SCALING_BLOCK_128X128 || p->b_scaling != TEGROUP_SCALING_BLOCK_128X128,
                          ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                          "must be 1x128 beside an a of 128x128", TEGROUP_SCALING_BLOCK_1X128, p->b_scaling);
-    TEGROUP_IMPL_NEED(
-        !fp4 || p->op != TEGROUP_OP_WGRAD, ERROR_UNSUPPORTED, "op",
-        "must not be WGRAD: rows of transposed copies are 16 values, which in F4E2M1 are 8 bytes, and the "
-        "backend needs 16",
-        TEGROUP_OP_DGRAD, p->op);
+    TEGROUP_IMPL_NEED(!fp4 || p->op != TEGROUP_OP_WGRAD, ERROR_UNSUPPORTED, "op",
+                      "must not be WGRAD: it sums over rows, which need not fill blocks", TEGROUP_OP_DGRAD, p->op);
     TEGROUP_IMPL_NEED((!fp4 && !mxfp8) || p->op == TEGROUP_OP_WGRAD || desc->a.shape.cols % 32 == 0, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_OPERAND_PATH(A, COLS), "must be a multiple of so many, to fill blocks and 16 bytes",
                       32, desc->a.shape.cols);

@@ -380,7 +380,7 @@ TEST(fp8_gpu, snapshots_that_differ) {
             codes[which] = (unsigned char *)calloc(LONGEST, WIDEST);
             scales[which] = (float *)malloc(BLOCKS * WIDEST * 4);
             for (int i = 0; i < BLOCKS * WIDEST; i++) scales[which][i] = (float)exp2(swap ? (double)rng_int(&r, -2, 2) : 4 * rng_unit(&r) - 2);
-            int64_t at = 0; /* where a group's copy begins: [width][its rows, padded to 16] */
+            int64_t at = 0; /* where a group's copy begins: [width][its rows, padded to 32] */
             for (int g = 0; g < GROUPS; at += width * up(mine[g], 32), g++)
                 for (int64_t j = 0; j < width; j++)
                     for (int64_t i = 0; i < mine[g]; i++)
