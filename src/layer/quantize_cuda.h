@@ -162,6 +162,7 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
                                     "stream", "the kernel must launch", error);
 }
 
+/* Room for amax of columns that have one scale each. */
 static inline tegroup_status tegroup_impl_cuda_clear_columns(tegroup_impl_quantize_launch *call,
                                                              struct CUstream_st *stream, tegroup_error *error) {
     unsigned blocks;

@@ -47,9 +47,9 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
     if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
         return 0;
-    if (tegroup_impl_scaled_by_line(facts) && out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW) return 0;
-    if (tegroup_impl_scaled_by_line(facts) && columnwise
-        && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))
+    if (tegroup_impl_scaled_by_line(facts)
+        && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
+            || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
         return 0;
     if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
     if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
@@ -69,7 +69,7 @@ TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) 
 }
 
 /* A thread's part of a work: eight pieces of eight values. A work is a tile of 128 x 128 (TILE), of which a piece is a
- * row; or, where there is a rowwise copy alone, a strip: 2,048 values a warp, of one row or, where a row is short, of
+ * row; or, where rows are walked along, a strip: 2,048 values a warp, of one row or, where a row is short, of
  * up to eight, of which a piece of all lanes is 256 beside each other. A row that has one scale is shared by as many
  * warps as it takes. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
  * CODE: the codes' type; 0: amax alone is found. */
@@ -363,7 +363,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         }
     }
     /* What a block has seen of a part goes where the part's scales will be; or, before the first part, nowhere. Zeros
-     * are left. */
+     * are left. All warps meet. */
     __device__ __forceinline__ void pass_columns(bool seen) const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
         const int32_t width = 1 << (TEGROUP_IMPL_QUANTIZE_STRIP + beside), warps = TEGROUP_IMPL_QUANTIZE_THREADS / 32;
@@ -400,7 +400,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         if (mine && (int32_t)shared.amax[0][0] == tiles) *at = block.bits;
     }
 
-    /* In a strip warps wait for each other only where a row's amax is asked for. */
+    /* In a strip warps wait for each other only where rows have one scale, for its amax. */
     __device__ __forceinline__ void encode_strip(int32_t turn_of_work) const {
         float factor[SCALES];
         if (collects()) {

@@ -105,8 +105,8 @@ export NCCL_EP_JIT_CUDA_INCLUDE_DIR="${nvcc%/bin/nvcc}/include"
 # Its kernels are compiled when they are first used: all at once, before any is timed.
 for model in dsv3 qwen3-30b; do
     for way in '4096 permute' '4096 local' '4096 nvlink' '32768 permute' '32768 local' '32768 nvlink' '128 latency'; do
-        timeout 100 build/bench_nccl_ep --ranks "$ranks" --model $model --tokens "${way% *}" --mode "${way#* }" --calls 1 \
-            >/dev/null 2>&1 &
+        timeout 100 build/bench_nccl_ep --ranks "$ranks" --model $model --tokens "${way% *}" --mode "${way#* }" \
+            --calls 1 >/dev/null 2>&1 &
     done
 done
 wait

@@ -192,7 +192,8 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     const tegroup_dtype stored = words                                                      ? TEGROUP_DTYPE_I32
                                  : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)]
                                                                                             : TEGROUP_DTYPE_UNSET;
-    const int apart = by_row && (cols > 16384 || (columnwise && (stored != TEGROUP_DTYPE_UNSET || rng_chance(r, 30)))); /* not in registers */
+    const int asks = by_row && columnwise && rng_chance(r, 30), /* for amax, which ROW's columns in registers do not find */
+              apart = asks || (by_row && (cols > 16384 || (columnwise && stored != TEGROUP_DTYPE_UNSET))); /* not in registers */
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -238,7 +239,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         q->output.columnwise_order = turned ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
         q->output.scale_dtype = stored;
         if (strided) q->output.scale_outer_stride = blocks + 1, q->output.scale_inner_stride = 1;
-        if (levels || as_one || apart) q->output.amax = (float *)of_groups;
+        if (levels || as_one || asks) q->output.amax = (float *)of_groups;
         if (levels) q->output.global_scale_inv = (float *)of_groups + GROUPS;
         q->rule = tegroup_scale_rule_of(preset);
         right &= tegroup_tensor_layout(&q->output, wanted, &layout, &error) == TEGROUP_OK;
@@ -255,7 +256,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
             call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input);
-            call.copies = wanted, call.raises = apart;
+            call.copies = wanted, call.raises = asks;
             right &= tegroup_impl_quantizes_in_registers(&call) == !apart;
         }
         const tegroup_status status = tegroup_quantize(q, NULL, &error);
@@ -295,7 +296,7 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
     rng r = rng_seed(13 + (uint64_t)scaling);
     int devices = 0, ran = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths - (scaling != TEGROUP_SCALING_ROW); w++) /* the last one is too long for ROW alone */
+    for (size_t w = 0; w < sizeof widths / sizeof *widths - (scaling != TEGROUP_SCALING_ROW); w++) /* the last is for ROW alone, whose rows can be too long */
         for (int preset = 1; preset < TEGROUP_SCALE_PRESET_COUNT; preset++) {
             const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
             if (rule.divide || rule.method == TEGROUP_SCALE_GIVEN) continue;
@@ -311,6 +312,21 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
     TEST(quantize_1x128_gpu, in_registers_##name) {                                                                    \
         all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
     }
+/* The last tile of ROW's columns is found by a count of 16 bits. */
+TEST(quantize_1x128_gpu, rows_that_are_counted) {
+    for (int more = 0; more < 2; more++) {
+        const tegroup_tensor in = tegroup_tensor_uniform(1, 65535 * 128 + more, 128, TEGROUP_DTYPE_BF16, NULL);
+        tegroup_tensor out = in;
+        out.dtype = TEGROUP_DTYPE_F8E4M3, out.scaling = TEGROUP_SCALING_ROW;
+        tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&out);
+        call.desc.input = in, call.plain = call.vectors = 1;
+        for (int copies = 1; copies < 4; copies++) {
+            call.copies = copies;
+            ASSERT_EQ(tegroup_impl_quantizes_in_registers(&call), !more || copies == TEGROUP_COPIES_ROWWISE);
+        }
+    }
+}
+
 IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(128x128, BLOCK_128X128, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(row, ROW, F8E4M3, F8E5M2, 100)
