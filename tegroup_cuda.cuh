@@ -5335,6 +5335,10 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
                      : "memory");
 }
+/* Copies a number of four bytes. */
+static __device__ __forceinline__ void tegroup_impl_cp_async_number(uint32_t to, const float *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from) : "memory");
+}
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
  * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as
  * registers allow. */
@@ -13934,7 +13938,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? base::narrow(cols, k) : 0;
     }
-    static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
+    static constexpr int MORE_BYTES = 6656, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1,
@@ -13944,7 +13948,9 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
 /* What this kernel has in shared memory besides. */
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
     tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
-    float columns[2][2][SHAPE::COLS];                            /* of each warpgroup: B's scales of two steps */
+    /* Of each warpgroup: the scales of its tile's columns, then of its lines, of a step and of the two that come. */
+    enum { SLOTS = 3, COUNT = SHAPE::COLS + 64 };
+    float factors[2][SLOTS][COUNT];
 };
 
 #if TEGROUP_IMPL_HOPPER
@@ -14126,15 +14132,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
         float part[WIDTH / 2];
-        factors<PROMOTION> by(*this, group, item, scales);
+        factors<PROMOTION> by(*this, group, item, scales, first, first + steps);
 #pragma unroll
         for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
-        by.load();
 #pragma unroll 1
         for (uint32_t step = first; step < first + steps; step++) {
             multiply_stage<WIDTH>(step, a, b, part);
             by.take(step);
-            if (step + 1 < first + steps) by.load();
             tegroup_impl_wgmma_wait<0>();
             keep<WIDTH>(part);
             this->release(step);
@@ -14189,7 +14193,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                  const tegroup_impl_sm90_scales &scales) const {
         tegroup_impl_warpgroup_sync(1 + group); /* Others may still multiply the tile before by its own. */
         for (int col = tegroup_impl_thread() % 128; col < COLS; col += 128)
-            more->columns[group][0][col] = *first_of(scales, item.j0 + col, end_of_columns());
+            more->factors[group][0][col] = *first_of(scales, item.j0 + col, end_of_columns());
     }
     /* Multiplies sums by scales, each in its register: a product in a register of its own leaves ptxas too few. */
     __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
@@ -14201,7 +14205,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         tegroup_impl_warpgroup_sync(1 + group);
 #pragma unroll
         for (int e = 0; e < COLS / 8; e++) {
-            const float2 column = *(const float2 *)(more->columns[group][0] + e * 8 + lane() % 4 * 2);
+            const float2 column = *(const float2 *)(more->factors[group][0] + e * 8 + lane() % 4 * 2);
 #pragma unroll
             for (int i = 0; i < SHAPE::PARTS * 4; i++) {
                 float &x = sum[i / 4][e * 4 + i % 4];
@@ -14212,43 +14216,59 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         }
     }
 
-    /* The scales of a step, which are loaded a step before. */
+    /* The scales of a step. Those of a thread's lines and of blocks of columns are in registers, loaded a step before;
+     * others, a number for each line and each column, are copied to shared memory two steps before: wgmma of a step is
+     * often shorter than their way from memory. All of the warpgroup call each function. */
     template <int PROMOTION> struct factors {
         static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
                               BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
-        /* B's scales that a thread loads: of the blocks of 128 columns that a tile touches, or of its own columns. */
-        static constexpr int OF_B = (COLS + 127) / 128;
-        const float *a[2], *b[OF_B];
+        typedef tegroup_impl_sm90_fp8_more<SHAPE> shared;
+        static constexpr int OF_B = (COLS + 127) / 128; /* the blocks of 128 columns that a tile touches */
+        uint32_t end;                                   /* of the tile's steps */
+        const float *a[2], *b[OF_B];                    /* SQUARE: the scales to load next, */
         int64_t a_stride, b_stride;
-        float next_a[2], next_b[OF_B]; /* of the step to come */
-        float line[2][SQUARE ? OF_B : 1];
-        float *columns;
+        float next_a[2], next_b[OF_B]; /* those of the step to come, */
+        float factor[2][OF_B];         /* and their products of this one */
+        bool middle;                   /* The tile's second third is in its second block. */
+        const float *copied[2];        /* BOTH: what this thread copies next, numbers `me` and me + 128 of a slot */
+        int64_t stride[2];
+        float (*slots)[shared::COUNT];
         int group;
-        bool middle; /* The tile's second third is in its second block. */
 
         __device__ __forceinline__ factors(const tegroup_impl_sm90_fp8_block &block, int group_,
-                                           const tegroup_impl_sm90_item &item, const tegroup_impl_sm90_scales *scales)
-            : group(group_) {
-            if (!SQUARE && !BOTH) return;
-            const int me = tegroup_impl_thread() % 128;
-            a_stride = scales[0].k_stride;
-            b_stride = scales[1].k_stride;
-            middle = item.j0 % 128 != 0;
-            columns = block.more->columns[group][0];
+                                           const tegroup_impl_sm90_item &item, const tegroup_impl_sm90_scales *scales,
+                                           uint32_t first, uint32_t end_)
+            : end(end_), group(group_) {
+            if (SQUARE) {
+                a_stride = scales[0].k_stride;
+                b_stride = scales[1].k_stride;
+                middle = item.j0 % 128 != 0;
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                a[i] = first_of(scales[0], item.i0 + block.line(group) + 8 * i, block.end_of_lines(item));
+                for (int i = 0; i < 2; i++)
+                    a[i] = first_of(scales[0], item.i0 + line(group) + 8 * i, block.end_of_lines(item));
 #pragma unroll
-            for (int i = 0; i < OF_B; i++)
-                b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
-                                block.end_of_columns());
-            /* The tile before may have ended with a step of this one's parity, and others may still promote it. */
-            if (BOTH) tegroup_impl_warpgroup_sync(1 + group);
+                for (int i = 0; i < OF_B; i++)
+                    b[i] = first_of(scales[1], (item.j0 & -128) + 128 * i, block.end_of_columns());
+                load();
+            }
+            if (BOTH) {
+                slots = block.more->factors[group];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int number = me() + 128 * i;
+                    const bool column = number < COLS;
+                    copied[i] = column ? first_of(scales[1], item.j0 + number, block.end_of_columns())
+                                       : first_of(scales[0], item.i0 + line_of(group) + (number - COLS) % 64,
+                                                  block.end_of_lines(item));
+                    stride[i] = scales[column].k_stride;
+                }
+                tegroup_impl_warpgroup_sync(1 + group); /* Others may still promote the last step of the tile before. */
+                copy(first);
+                copy(first + 1);
+            }
         }
+        static __device__ __forceinline__ int me() { return tegroup_impl_thread() % 128; }
         __device__ __forceinline__ void load() {
-            if (SQUARE || BOTH) load_both();
-        }
-        __device__ __forceinline__ void load_both() {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 next_a[i] = *a[i];
@@ -14260,37 +14280,50 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                 b[i] += b_stride;
             }
         }
-        /* Takes what was loaded; all of the warpgroup call it. */
+        /* Begins to copy the scales of a step, if the tile has it. */
+        __device__ __forceinline__ void copy(uint32_t step) {
+            const uint32_t to = tegroup_impl_shared(slots[step % shared::SLOTS] + me());
+            if (step < end)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    if (me() + 128 * i < shared::COUNT)
+                        tegroup_impl_cp_async_number(to + (uint32_t)(512 * i), copied[i]);
+                    copied[i] += stride[i];
+                }
+            tegroup_impl_cp_commit();
+        }
         __device__ __forceinline__ void take(uint32_t step) {
-            if (SQUARE)
+            if (SQUARE) {
 #pragma unroll
                 for (int i = 0; i < 2; i++)
 #pragma unroll
-                    for (int j = 0; j < OF_B; j++) line[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
-            if (!BOTH) return;
-            const int me = tegroup_impl_thread() % 128;
-#pragma unroll
-            for (int i = 0; i < 2; i++) line[i][0] = next_a[i];
-#pragma unroll
-            for (int i = 0; i < OF_B; i++)
-                if (me + 128 * i < COLS) columns[step % 2 * COLS + me + 128 * i] = next_b[i];
-            tegroup_impl_warpgroup_sync(1 + group);
+                    for (int j = 0; j < OF_B; j++) factor[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
+                if (step + 1 < end) load();
+            }
+            if (BOTH) {
+                tegroup_impl_cp_wait<1>();
+                tegroup_impl_warpgroup_sync(1 + group); /* All see the copies, and are done with the step before. */
+                copy(step + 2);
+            }
         }
         template <int WIDTH>
         __device__ __forceinline__ void promote(uint32_t step, const float (&part)[WIDTH / 2],
                                                 float (&sum)[COLS / 2]) const {
+            const float *const numbers = BOTH ? slots[step % shared::SLOTS] : NULL;
+            const int of_line = COLS + line(group) - line_of(group);
+            const float upper = BOTH ? numbers[of_line] : 0, lower = BOTH ? numbers[of_line + 8] : 0;
 #pragma unroll
             for (int e = 0; e < WIDTH / 8; e++) {
                 float2 column;
-                if (BOTH) column = *(const float2 *)(columns + step % 2 * COLS + e * 8 + lane() % 4 * 2);
+                if (BOTH) column = *(const float2 *)(numbers + e * 8 + lane() % 4 * 2);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float &to = sum[e * 4 + i];
                     const float x = part[e * 4 + i];
                     if (SQUARE) to = tegroup_impl_gpu_fma(x, of_third(i / 2, e / 8), to);
                     else if (BOTH)
-                        to = tegroup_impl_gpu_fma(x, tegroup_impl_gpu_mul(line[i / 2][0], i % 2 ? column.y : column.x),
-                                                  to);
+                        to = tegroup_impl_gpu_fma(
+                            x, tegroup_impl_gpu_mul(i / 2 ? lower : upper, i % 2 ? column.y : column.x), to);
                     else to = tegroup_impl_gpu_add(to, x);
                 }
             }
@@ -14298,8 +14331,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         /* SQUARE: the factor of the upper or the lower line in a third of a tile of 192 columns, a half of one of 128.
          */
         __device__ __forceinline__ float of_third(int lower, int third) const {
-            if (OF_B == 1 || third == 0) return line[lower][0];
-            return third == 2 || middle ? line[lower][OF_B - 1] : line[lower][0];
+            if (OF_B == 1 || third == 0) return factor[lower][0];
+            return third == 2 || middle ? factor[lower][OF_B - 1] : factor[lower][0];
         }
     };
 };

@@ -215,6 +215,10 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
                      : "memory");
 }
+/* Copies a number of four bytes. */
+static __device__ __forceinline__ void tegroup_impl_cp_async_number(uint32_t to, const float *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from) : "memory");
+}
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
  * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as
  * registers allow. */
