@@ -76,12 +76,17 @@ struct tegroup_impl_factors_at {
         first = scales.at((columnwise ? c : r) >> call.outer_shift, (columnwise ? r : c) >> call.inner_shift);
         step = call.outer_shift > 0 ? 0 : grid.swizzled ? 16 : grid.outer_stride;
     }
-    /* Scales have few types. */
-    static __device__ __forceinline__ float load(tegroup_dtype dtype, const char *scales, int64_t i) {
-        if (dtype == TEGROUP_DTYPE_F32) return ((const float *)scales)[i];
-        if (dtype == TEGROUP_DTYPE_F8E8M0) return tegroup_impl_f32_of_f8e8m0(((const uint8_t *)scales)[i]);
-        if (dtype == TEGROUP_DTYPE_F8E4M3) return tegroup_impl_f32_of_f8e4m3(((const uint8_t *)scales)[i]);
-        return tegroup_impl_f32_of_bf16(((const uint16_t *)scales)[i]);
+    /* The bits of scale i, and what they mean: apart, so that many are under way before the first is looked at. Scales
+     * have few types. */
+    static __device__ __forceinline__ uint32_t load(tegroup_dtype dtype, const char *scales, int64_t i) {
+        if (dtype == TEGROUP_DTYPE_F32) return ((const uint32_t *)scales)[i];
+        return dtype == TEGROUP_DTYPE_BF16 ? ((const uint16_t *)scales)[i] : ((const uint8_t *)scales)[i];
+    }
+    static __device__ __forceinline__ float meaning(tegroup_dtype dtype, uint32_t bits) {
+        if (dtype == TEGROUP_DTYPE_F32) return __uint_as_float(bits);
+        if (dtype == TEGROUP_DTYPE_F8E8M0) return tegroup_impl_f32_of_f8e8m0((uint8_t)bits);
+        if (dtype == TEGROUP_DTYPE_F8E4M3) return tegroup_impl_f32_of_f8e4m3((uint8_t)bits);
+        return tegroup_impl_f32_of_bf16((uint16_t)bits);
     }
 };
 
@@ -99,10 +104,10 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
             const int64_t at = shared.part * shared.part_rows + row0 + r,
                           i = tegroup_impl_element_of(&copy, at, col0 + c);
             const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
-            float factor = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales,
-                                                         tegroup_impl_scale_of_block(&copy.grid, shared.part,
-                                                                                     outer >> copy.grid.outer_shift,
-                                                                                     inner >> copy.grid.inner_shift)),
+            const int64_t of_block = tegroup_impl_scale_of_block(
+                &copy.grid, shared.part, outer >> copy.grid.outer_shift, inner >> copy.grid.inner_shift);
+            float factor = tegroup_impl_factors_at::meaning(
+                      call.scale_dtype, tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, of_block)),
                   x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
             if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
             x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
@@ -155,15 +160,22 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
         return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
     }
+    /* The bits of the scales from element (r, c) of the tile on; then what they mean, and whether one is small. */
     template <int COUNT>
-    __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
+    __device__ __forceinline__ void load_scales(int32_t r, int32_t c, bool loads, uint32_t *bits) const {
         const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
 #pragma unroll
+        for (int k = 0; k < COUNT; k++)
+            bits[k] = loads ? at.load(call.scale_dtype, copy.scales, at.first + k * at.step) : 0;
+    }
+    template <int COUNT> __device__ __forceinline__ bool scales_of(const uint32_t *bits, float *scale) const {
+        bool any = false;
+#pragma unroll
         for (int k = 0; k < COUNT; k++) {
-            scale[k] = 1;
-            if (k < count)
-                scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
+            scale[k] = tegroup_impl_factors_at::meaning(call.scale_dtype, bits[k]);
+            any = any || small(scale[k]);
         }
+        return any;
     }
     /* Do its products need more care? */
     __device__ __forceinline__ bool small(float scale) const {
@@ -201,15 +213,25 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
 
     /* The scales of a strip's row, to the warp's table of factors; returns whether one is a small one. */
     __device__ __forceinline__ bool scales_of_strip(int32_t r, float *table) const {
+        enum { MOST = (1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16 / 32 }; /* of a lane, as no block has fewer than 16 */
+        const int32_t lane = (int32_t)threadIdx.x % 32, shift = call.inner_shift;
+        const int64_t outer = (row0 + r) >> copy.grid.outer_shift;
+        uint32_t bits[MOST];
         bool any = false;
-        for (int32_t c = (int32_t)threadIdx.x % 32 << call.inner_shift; c < cols; c += 32 << call.inner_shift) {
-            const float scale = tegroup_impl_factors_at::load(
-                call.scale_dtype, copy.scales,
-                tegroup_impl_scale_of_block(&copy.grid, shared.part, (row0 + r) >> copy.grid.outer_shift,
-                                            (col0 + c) >> copy.grid.inner_shift));
-            table[c >> call.inner_shift] = scale;
-            any = any || small(scale);
-        }
+#pragma unroll
+        for (int k = 0; k < MOST; k++)
+            if ((lane + k * 32) << shift < cols)
+                bits[k] = tegroup_impl_factors_at::load(
+                    call.scale_dtype, copy.scales,
+                    tegroup_impl_scale_of_block(&copy.grid, shared.part, outer,
+                                                (col0 + ((lane + k * 32) << shift)) >> copy.grid.inner_shift));
+#pragma unroll
+        for (int k = 0; k < MOST; k++)
+            if ((lane + k * 32) << shift < cols) {
+                const float scale = tegroup_impl_factors_at::meaning(call.scale_dtype, bits[k]);
+                table[lane + k * 32] = scale;
+                any = any || small(scale);
+            }
         return __any_sync(0xffffffffu, any) != 0;
     }
     /* A row of a strip: all of its codes are read before the first is looked at. */
@@ -256,18 +278,18 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         bool careful = col + 8 > cols || (((uintptr_t)in | (uintptr_t)step) & (BITS - 1)) != 0
                        || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
         if (row >= rows || col >= cols) return;
-        factors<8>(row, col, careful ? 0 : 8, scale);
-#pragma unroll
-        for (int k = 0; k < 8; k++) careful = careful || small(scale[k]);
-        if (careful) {
-            each(row, col, 8, 8);
-            return;
-        }
+        uint32_t bits[8];
         uint2 codes[8];
+        load_scales<8>(row, col, !careful, bits);
 #pragma unroll
         for (int i = 0; i < 8; i++, in += step) {
             codes[i] = make_uint2(0, 0);
-            if (row + i < rows) codes[i] = codes_at<HOW>(in);
+            if (!careful && row + i < rows) codes[i] = codes_at<HOW>(in);
+        }
+        careful = scales_of<8>(bits, scale) || careful;
+        if (careful) {
+            each(row, col, 8, 8);
+            return;
         }
 #pragma unroll
         for (int i = 0; i < 8; i++, out += out_step)
@@ -286,22 +308,25 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
             float scale[2];
             bool careful = c + 2 > cols || r + 16 > rows || (((uintptr_t)in | (uintptr_t)step) & (2 * BITS - 1)) != 0
                            || (((uintptr_t)out | (uintptr_t)out_step) & (2 * BYTES - 1)) != 0;
-            factors<2>(r, c, careful ? 0 : 2, scale);
-            careful = careful || small(scale[0]) || small(scale[1]);
-            if (careful) {
-                each(r, c, 16, 2);
-                continue;
-            }
+            uint32_t bits[2];
             uint2 codes[2][2]; /* [eight rows][column] */
+            load_scales<2>(r, c, !careful, bits);
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                if (BITS == 8) {
+                if (careful) {
+                    codes[0][k] = codes[1][k] = make_uint2(0, 0);
+                } else if (BITS == 8) {
                     const uint4 v = *(const uint4 *)(in + k * step);
                     codes[0][k] = make_uint2(v.x, v.y), codes[1][k] = make_uint2(v.z, v.w);
                 } else {
                     const uint2 v = *(const uint2 *)(in + k * step);
                     codes[0][k] = make_uint2(v.x, 0), codes[1][k] = make_uint2(v.y, 0);
                 }
+            careful = scales_of<2>(bits, scale) || careful;
+            if (careful) {
+                each(r, c, 16, 2);
+                continue;
+            }
 #pragma unroll 1
             for (int half = 0; half < 2; half++) {
                 float x[2][8];
