@@ -383,7 +383,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                     copied[i] = column ? first_of(scales[1], item.j0 + number, block.end_of_columns())
                                        : first_of(scales[0], item.i0 + line_of(group) + (number - COLS) % 64,
                                                   block.end_of_lines(item));
-                    stride[i] = scales[column].k_stride;
+                    stride[i] = scales[column ? TEGROUP_IMPL_B : TEGROUP_IMPL_A].k_stride;
                 }
                 tegroup_impl_warpgroup_sync(1 + group); /* Others may still promote the last step of the tile before. */
                 copy(first);
