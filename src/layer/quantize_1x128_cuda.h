@@ -391,6 +391,7 @@ static inline tegroup_status tegroup_impl_1x128_launch(const tegroup_impl_1x128_
         "stream", "the kernel must launch", error);
 }
 
+#if !defined(TEGROUP_NO_ACTIVATION)
 static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
                                                               struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_tensor *out = &desc->output;
@@ -405,18 +406,19 @@ static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quan
     call.facts.name = NULL; /* of no use to a kernel */
     call.width = out->shape.cols / (1 + gradient);
     if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-#if !defined(TEGROUP_NO_ACTIVATION)
     TEGROUP_IMPL_TRY(gradient ? tegroup_impl_1x128_launch<3>(&call, stream, error)
                               : tegroup_impl_1x128_launch<2>(&call, stream, error));
 #if !defined(TEGROUP_NO_BACKWARD)
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
 #endif
-#endif
     return TEGROUP_OK;
 }
+#endif
 
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error) {
-    return tegroup_impl_quantizes_1x128(desc) ? tegroup_impl_cuda_quantize_1x128(desc, stream, error)
-                                              : tegroup_impl_cuda_quantize_any(desc, stream, error);
+#if !defined(TEGROUP_NO_ACTIVATION) /* else no call has one */
+    if (tegroup_impl_quantizes_1x128(desc)) return tegroup_impl_cuda_quantize_1x128(desc, stream, error);
+#endif
+    return tegroup_impl_cuda_quantize_any(desc, stream, error);
 }

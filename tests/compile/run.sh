@@ -172,6 +172,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
     cell 'nvcc without F16, backward, activation, MoE and FP8' '' "$cuda $switches $self/switches.cu -o program && ./program"
     cell 'nvcc without backward and portable' '' "$cuda -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
+    cell 'nvcc without activation and portable' '' "$cuda -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
     # What is linked is not how kernels are optimized, and those of the formats, which take longest, are compiled above.
     link="$cuda -DTEGROUP_NO_FP8 $("$nvcc" --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)"
     cell 'every kernel is static' '' "! grep -n __global__ $root/src/*/*.h | grep -v 'static __global__'"
