@@ -5335,7 +5335,7 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
                      : "memory");
 }
-/* Copies a number of four bytes. */
+/* Copies four bytes. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_number(uint32_t to, const float *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from) : "memory");
 }
@@ -7448,7 +7448,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
         return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
     }
-    /* The bits of the scales from element (r, c) of the tile on; then what they mean, and whether one is small. */
+    /* The bits of the scales from element (r, c) of the tile on, or zeros where it does not load; and below what they
+     * mean, and whether one is small. */
     template <int COUNT>
     __device__ __forceinline__ void load_scales(int32_t r, int32_t c, bool loads, uint32_t *bits) const {
         const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);

@@ -215,7 +215,7 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
                      : "memory");
 }
-/* Copies a number of four bytes. */
+/* Copies four bytes. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_number(uint32_t to, const float *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(from) : "memory");
 }

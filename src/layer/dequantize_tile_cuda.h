@@ -160,7 +160,8 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
         return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
     }
-    /* The bits of the scales from element (r, c) of the tile on; then what they mean, and whether one is small. */
+    /* The bits of the scales from element (r, c) of the tile on, or zeros where it does not load; and below what they
+     * mean, and whether one is small. */
     template <int COUNT>
     __device__ __forceinline__ void load_scales(int32_t r, int32_t c, bool loads, uint32_t *bits) const {
         const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);

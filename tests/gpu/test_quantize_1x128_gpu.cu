@@ -192,8 +192,9 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     const tegroup_dtype stored = words                                                      ? TEGROUP_DTYPE_I32
                                  : facts->scale_dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 30) ? narrow[rng_int(r, 0, 1)]
                                                                                             : TEGROUP_DTYPE_UNSET;
-    const int asks = by_row && columnwise && rng_chance(r, 30), /* for amax, which ROW's columns in registers do not find */
-              apart = asks || (by_row && (cols > 16384 || (columnwise && stored != TEGROUP_DTYPE_UNSET))); /* not in registers */
+    /* asks: for amax, which ROW's columns in registers do not find; apart: not in registers. */
+    const int asks = by_row && columnwise && rng_chance(r, 30),
+              apart = asks || (by_row && (cols > 16384 || (columnwise && stored != TEGROUP_DTYPE_UNSET)));
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
     int64_t sizes[GROUPS];
@@ -296,7 +297,8 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
     rng r = rng_seed(13 + (uint64_t)scaling);
     int devices = 0, ran = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths - (scaling != TEGROUP_SCALING_ROW); w++) /* the last is for ROW alone, whose rows can be too long */
+    const size_t count = sizeof widths / sizeof *widths - (scaling != TEGROUP_SCALING_ROW); /* the last is for ROW's limit */
+    for (size_t w = 0; w < count; w++)
         for (int preset = 1; preset < TEGROUP_SCALE_PRESET_COUNT; preset++) {
             const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
             if (rule.divide || rule.method == TEGROUP_SCALE_GIVEN) continue;
@@ -308,10 +310,7 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
     printf("%d calls\n", ran);
     ASSERT_GE(ran, least);
 }
-#define IN_REGISTERS(name, scaling, first, second, least)                                                              \
-    TEST(quantize_1x128_gpu, in_registers_##name) {                                                                    \
-        all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
-    }
+
 /* The last tile of ROW's columns is found by a count of 16 bits. */
 TEST(quantize_1x128_gpu, rows_that_are_counted) {
     for (int more = 0; more < 2; more++) {
@@ -327,6 +326,10 @@ TEST(quantize_1x128_gpu, rows_that_are_counted) {
     }
 }
 
+#define IN_REGISTERS(name, scaling, first, second, least)                                                              \
+    TEST(quantize_1x128_gpu, in_registers_##name) {                                                                    \
+        all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
+    }
 IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(128x128, BLOCK_128X128, F8E4M3, F8E5M2, 100)
 IN_REGISTERS(row, ROW, F8E4M3, F8E5M2, 100)
