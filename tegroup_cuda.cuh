@@ -14069,7 +14069,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
             const bool works = item->lines > line_of(group);
-            if (works && (SHAPE::FAST || fp8.promotion == TEGROUP_IMPL_SM90_AT_END))
+            /* A sum without terms has no scales: their address may be NULL. */
+            if (works && item->k > 0 && (SHAPE::FAST || fp8.promotion == TEGROUP_IMPL_SM90_AT_END))
                 keep_columns(group, *item, more->scales[number % ITEMS][1]);
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (works) work(group, *item, more->scales[number % ITEMS], step, &rounds);

@@ -182,7 +182,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
               * (keeps_step ? 1 - slowness * (1 - TEGROUP_IMPL_SM90_IN_STEP) : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
-                * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
+                * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / fmax(k, 1) : 1);
     us.total = cbrt(us.math * us.math * us.math + us.scheduling * us.scheduling * us.scheduling
                     + us.memory * us.memory * us.memory)
                + row->us;
@@ -254,7 +254,7 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     for (kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
         tegroup_impl_sm90_time us;
         if (!tegroup_impl_sm90_runs(p, kernel, with_mma)
-            || (tegroup_impl_sm90_row_of(kernel)->pairs && !tegroup_impl_sm90_pairs_pay(p)))
+            || (tegroup_impl_sm90_row_of(kernel)->pairs && (blocks < 2 || !tegroup_impl_sm90_pairs_pay(p))))
             continue;
         us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks, slowness);
         if (taken.kernel >= 0 && us.total >= taken.us.total) continue;

@@ -230,6 +230,91 @@ TEST(fp8_contract_gpu, one_graph_for_every_routing) {
     free(x), free(y), free(w);
 }
 
+/* Sums without terms read no scale, whose address may be NULL or lie behind the buffer: of products with K = 0, of groups without rows
+ * in a list, and of more groups than a buffer has rows. All codes and scales are 1, so that each result is the number of its terms. */
+static void no_terms(tegroup_scaling scaling, tegroup_compute compute, int wgrad, int lists) {
+    enum { FEW = 8, WIDE = 64, PADDED = 32 }; /* columns of a transposed copy begin at multiples of PADDED codes */
+    const int64_t rows = wgrad ? 4 : 128, k = wgrad ? WIDE : 0;
+    const int64_t sizes[FEW] = {wgrad ? 2 : 16, wgrad ? 0 : 16, wgrad ? 1 : 16, wgrad ? 1 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16};
+    step s;
+    tegroup_error error;
+    tegroup_layout layout;
+    memset(&s, 0, sizeof s);
+    tegroup_shape of_x = tegroup_shape_of(FEW, rows, k, tegroup_sizes_of((const int64_t *)room(&s, sizeof sizes, sizes), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    ASSERT_EQ(tegroup_snapshot_layout(&of_x, &layout, &error), TEGROUP_OK);
+    void *snapshot = room(&s, layout.total_bytes, NULL);
+    ASSERT_EQ(tegroup_shape_prepare(&of_x, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+    tegroup_shape of_y = of_x;
+    of_y.cols = WIDE;
+    tegroup_tensor x = tegroup_tensor_of(of_x, k, TEGROUP_DTYPE_F8E4M3, NULL), y = tegroup_tensor_of(of_y, WIDE, TEGROUP_DTYPE_F8E4M3, NULL),
+                   w = tegroup_tensor_uniform(FEW, WIDE, k, TEGROUP_DTYPE_F8E4M3, NULL);
+    tegroup_tensor *operand[] = {&s.gemm.a, &s.gemm.b};
+    s.gemm.struct_size = sizeof s.gemm;
+    s.gemm.space = TEGROUP_SPACE_DEVICE;
+    s.gemm.op = wgrad ? TEGROUP_OP_WGRAD : TEGROUP_OP_FORWARD;
+    s.gemm.a = wgrad ? y : x;
+    s.gemm.b = wgrad ? x : w;
+    s.gemm.d = wgrad ? w : y;
+    s.gemm.d.dtype = TEGROUP_DTYPE_F32;
+    s.d_bytes = 4 * (size_t)(wgrad ? FEW * WIDE * WIDE : rows * WIDE);
+    s.gemm.d.data = s.d = (char *)room(&s, s.d_bytes, NULL);
+    for (int i = 0; i < 2; i++) {
+        operand[i]->scaling = scaling;
+        operand[i]->scale_dtype = TEGROUP_DTYPE_F32;
+        operand[i]->columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+        if (!wgrad) continue; /* No code and no scale is needed where K is 0. */
+        unsigned char codes[FEW][WIDE][PADDED];
+        float scales[FEW * WIDE];
+        void *code_list[FEW], *scale_list[FEW];
+        memset(codes, 0, sizeof codes);
+        for (int j = 0; j < FEW * WIDE; j++) scales[j] = 1;
+        int kept = 0; /* groups of the buffer that have columns: those with rows */
+        for (int g = 0; g < FEW; g++) {
+            const int to = lists ? g : kept;
+            kept += sizes[g] > 0;
+            code_list[g] = scale_list[g] = NULL;
+            for (int j = 0; j < WIDE && sizes[g] > 0; j++) memset(codes[to][j], 0x38, (size_t)sizes[g]); /* 1 */
+            if (!lists || sizes[g] == 0) continue;
+            code_list[g] = room(&s, sizeof *codes, codes[g]);
+            scale_list[g] = room(&s, sizeof scales, scales);
+        }
+        if (lists) {
+            operand[i]->pointers_space = TEGROUP_SPACE_DEVICE;
+            operand[i]->columnwise_pointers = (void **)room(&s, sizeof code_list, code_list);
+            operand[i]->columnwise_scale_pointers = (void **)room(&s, sizeof scale_list, scale_list);
+            continue;
+        }
+        ASSERT_EQ(tegroup_tensor_layout(operand[i], TEGROUP_COPIES_COLUMNWISE, &layout, &error), TEGROUP_OK);
+        ASSERT_GE(layout.items[2].bytes, (size_t)kept * sizeof *codes);
+        ASSERT_LE(layout.items[2].bytes, sizeof codes);
+        ASSERT_LE(layout.items[3].bytes, sizeof scales);
+        operand[i]->columnwise_data = room(&s, layout.items[2].bytes, codes);
+        operand[i]->columnwise_scale_inv = room(&s, layout.items[3].bytes, scales);
+    }
+    s.gemm.options.backend = TEGROUP_BACKEND_SM90;
+    s.gemm.options.compute = compute;
+    ASSERT_EQ(tegroup_plan_make(&s.gemm, NULL, &s.plan, &error), TEGROUP_OK);
+    s.gemm.options.workspace_bytes = s.plan.workspace_bytes;
+    s.gemm.options.workspace = room(&s, s.plan.workspace_bytes, NULL);
+    ASSERT_EQ(tegroup_gemm(&s.plan, &s.gemm, NULL, &error), TEGROUP_OK);
+    MUST(cudaDeviceSynchronize());
+    float *d = (float *)malloc(s.d_bytes);
+    MUST(cudaMemcpy(d, s.d, s.d_bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < s.d_bytes / 4; i++) ASSERT_EQ(d[i], wgrad ? (float)sizes[i / (WIDE * WIDE)] : 0.0f);
+    free(d);
+    step_release(&s);
+}
+TEST(fp8_contract_gpu, sums_without_terms) {
+    if (!sm90_here()) return;
+    const tegroup_scaling scalings[] = {TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW};
+    for (int i = 0; i < 2; i++) {
+        no_terms(scalings[i], TEGROUP_COMPUTE_F32, 0, 0);
+        no_terms(scalings[i], TEGROUP_COMPUTE_FAST_ACCUM, 0, 0);
+        no_terms(scalings[i], TEGROUP_COMPUTE_F32, 1, 1);
+        no_terms(scalings[i], TEGROUP_COMPUTE_F32, 1, 0);
+    }
+}
+
 /* Rows and weights of any values: those of a group, here group 2, give the same bits with other groups of any size beside them, in
  * either tile, and again and again. */
 TEST(fp8_contract_gpu, company_and_repetition) {

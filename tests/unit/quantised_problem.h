@@ -83,7 +83,6 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         s.aligned = 1;
         s.n = rng_int(r, 1, widest);
         s.k = rng_int(r, 1, widest) / 8 * 8 + s.n % 8; /* so that one padding makes rows of both a multiple of 16 bytes */
-        if (s.k == 0) s.k = 8;
         s.pad = (8 - s.n % 8) % 8 + 8 * rng_int(r, 0, 1);
         if (s.m == NULL) s.rows_each = up(s.rows_each, 6);
     }

@@ -268,6 +268,23 @@ TEST(tiles, follow_the_limit) {
     }
 }
 
+/* A pair of blocks takes two multiprocessors, also where there is nothing to compute; and what empty products and sums without terms
+ * take is foretold as a number. */
+TEST(tiles, one_multiprocessor) {
+    const tegroup_target target = hopper(132);
+    for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++)
+        for (int empty = 0; empty < 3; empty++) { /* rows of 24 elements begin at odd multiples of 16 bytes */
+            const shape s = {op, 8, 32768, empty == 1 ? 0 : 24, empty == 2 ? 0 : 24, 0, 0, 0, 0, 0, 0};
+            tegroup_gemm_desc desc = product_of(&s);
+            tegroup_plan plan;
+            for (desc.options.sm_limit = 0; desc.options.sm_limit < 3; desc.options.sm_limit++) {
+                ASSERT_TRUE(isfinite(predicted(&desc, &target)));
+                ASSERT_EQ(tegroup_plan_make(&desc, &target, &plan, NULL), TEGROUP_OK);
+                if (desc.options.sm_limit == 1) ASSERT_FALSE(plan.tile_m == 192 && plan.tile_n == 256);
+            }
+        }
+}
+
 /* explain says the plan's tile, why, and a time that is no shorter than the peak rates of an H200 allow. */
 TEST(tiles, explain_says_why) {
     const tegroup_target target = hopper(132);
