@@ -396,7 +396,8 @@ typedef enum tegroup_scale_method {
     TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
     TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale; tiny ones: docs/formats.md   */
     TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
-    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
+    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global * (1 / 6)) in E4M3,
+                                     multiplier = 1 / (scale * (1 / global))                                     */
     TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
     TEGROUP_SCALE_METHOD_COUNT
 } tegroup_scale_method;
@@ -459,7 +460,7 @@ typedef enum tegroup_encoding {
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
-    tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
+    tegroup_encoding encoding;  /* UNSET = uniform: data and the shape's snapshot must be NULL, the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
     tegroup_space    space;     /* where the snapshot of them lives; required                               */
     tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with

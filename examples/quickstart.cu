@@ -1,7 +1,7 @@
 /* nvcc -t 0 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -I. examples/quickstart.cu -o quickstart_gpu && ./quickstart_gpu */
 #include <stdio.h>
 #include <cuda_bf16.h>
-#define TEGROUP_NO_F16 /* the six leave out kernels that this page does not run: it compiles in a fifth of the time */
+#define TEGROUP_NO_F16 /* the six leave out kernels that this page does not run: it compiles in a sixth of the time */
 #define TEGROUP_NO_BACKWARD
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE

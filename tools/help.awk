@@ -1,2 +1,2 @@
 # One line a target: what follows "##" after a rule.
-/^[a-z][a-z-]*:.*##/ { target = $1; sub(/:.*/, "", target); sub(/.*## /, ""); printf "  make %-15s %s\n", target, $0 }
+/^[a-z][a-z0-9-]*:.*##/ { target = $1; sub(/:.*/, "", target); sub(/.*## /, ""); printf "  make %-15s %s\n", target, $0 }

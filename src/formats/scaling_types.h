@@ -73,7 +73,8 @@ typedef enum tegroup_scale_method {
     TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
     TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale; tiny ones: docs/formats.md   */
     TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
-    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
+    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global * (1 / 6)) in E4M3,
+                                     multiplier = 1 / (scale * (1 / global))                                     */
     TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
     TEGROUP_SCALE_METHOD_COUNT
 } tegroup_scale_method;
