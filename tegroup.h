@@ -460,7 +460,8 @@ typedef enum tegroup_encoding {
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
-    tegroup_encoding encoding;  /* UNSET = uniform: data and the shape's snapshot must be NULL, the rest is ignored */
+    tegroup_encoding encoding;  /* UNSET = uniform, and the rest is ignored; but in row_sizes data must be NULL
+                                   then, and the shape's snapshot, too                                   */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
     tegroup_space    space;     /* where the snapshot of them lives; required                               */
     tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with

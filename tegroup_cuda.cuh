@@ -14766,7 +14766,7 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
                                                           tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
-    const int64_t planned = (int64_t)plan->algorithm[(int)TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
+    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
     tegroup_tensor decoded;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))

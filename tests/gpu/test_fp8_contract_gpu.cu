@@ -230,23 +230,27 @@ TEST(fp8_contract_gpu, one_graph_for_every_routing) {
     free(x), free(y), free(w);
 }
 
-/* Sums without terms read no scale, whose address may be NULL or lie behind the buffer: of products with K = 0, of groups without rows
- * in a list, and of more groups than a buffer has rows. All codes and scales are 1, so that each result is the number of its terms. */
+/* Sums without terms read no scale, whose address may be NULL or lie behind the buffer: of products with K = 0, of
+ * groups without rows in a list, and of more groups than a buffer has rows. All codes and scales are 1, so that each
+ * result is the number of its terms. */
 static void no_terms(tegroup_scaling scaling, tegroup_compute compute, int wgrad, int lists) {
     enum { FEW = 8, WIDE = 64, PADDED = 32 }; /* columns of a transposed copy begin at multiples of PADDED codes */
-    const int64_t rows = wgrad ? 4 : 128, k = wgrad ? WIDE : 0;
-    const int64_t sizes[FEW] = {wgrad ? 2 : 16, wgrad ? 0 : 16, wgrad ? 1 : 16, wgrad ? 1 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16, wgrad ? 0 : 16};
+    static const int64_t even[FEW] = {16, 16, 16, 16, 16, 16, 16, 16}, uneven[FEW] = {2, 0, 1, 1, 0, 0, 0, 0};
+    const int64_t rows = wgrad ? 4 : 128, k = wgrad ? WIDE : 0, *sizes = wgrad ? uneven : even;
     step s;
     tegroup_error error;
     tegroup_layout layout;
     memset(&s, 0, sizeof s);
-    tegroup_shape of_x = tegroup_shape_of(FEW, rows, k, tegroup_sizes_of((const int64_t *)room(&s, sizeof sizes, sizes), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    const int64_t *on_device = (const int64_t *)room(&s, sizeof even, sizes);
+    const tegroup_sizes counts = tegroup_sizes_of(on_device, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    tegroup_shape of_x = tegroup_shape_of(FEW, rows, k, counts);
     ASSERT_EQ(tegroup_snapshot_layout(&of_x, &layout, &error), TEGROUP_OK);
     void *snapshot = room(&s, layout.total_bytes, NULL);
     ASSERT_EQ(tegroup_shape_prepare(&of_x, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
     tegroup_shape of_y = of_x;
     of_y.cols = WIDE;
-    tegroup_tensor x = tegroup_tensor_of(of_x, k, TEGROUP_DTYPE_F8E4M3, NULL), y = tegroup_tensor_of(of_y, WIDE, TEGROUP_DTYPE_F8E4M3, NULL),
+    tegroup_tensor x = tegroup_tensor_of(of_x, k, TEGROUP_DTYPE_F8E4M3, NULL),
+                   y = tegroup_tensor_of(of_y, WIDE, TEGROUP_DTYPE_F8E4M3, NULL),
                    w = tegroup_tensor_uniform(FEW, WIDE, k, TEGROUP_DTYPE_F8E4M3, NULL);
     tegroup_tensor *operand[] = {&s.gemm.a, &s.gemm.b};
     s.gemm.struct_size = sizeof s.gemm;

@@ -268,8 +268,8 @@ TEST(tiles, follow_the_limit) {
     }
 }
 
-/* A pair of blocks takes two multiprocessors, also where there is nothing to compute; and what empty products and sums without terms
- * take is foretold as a number. */
+/* A pair of blocks takes two multiprocessors, also where there is nothing to compute; and the time of empty products
+ * and of sums without terms is foretold as a number. */
 TEST(tiles, one_multiprocessor) {
     const tegroup_target target = hopper(132);
     for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++)
