@@ -6052,6 +6052,8 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
+/* The most rows and columns that SM90's kernels count in 32 bits: tiles reach behind the last. */
+#define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
 static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
@@ -6290,16 +6292,17 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
-                      "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION,
+                         "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
                       "needs op WGRAD: in others a has the rows", TEGROUP_OP_WGRAD, desc->op);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || has_bias, ERROR_COMBINATION, "bias_of_b", "needs bias", 0, 1);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
-                      ERROR_COMBINATION, "row_scale_dtype",
-                      desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
-                                      : "does not go with a.pointers: its rows have no common numbering",
-                      0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
+        ERROR_COMBINATION, "row_scale_dtype",
+        desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
+                        : "does not go with a.pointers: its rows have no common numbering",
+        0, desc->row_scale_dtype);
     if (has_bias) {
         const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
         const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
@@ -9917,6 +9920,17 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
                       names->operand[p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B]
                           ->members[TEGROUP_IMPL_MEMBER_ROW_SIZES],
                       "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    if (rule->backend != TEGROUP_BACKEND_SM90) return 1;
+    TEGROUP_IMPL_NEED(p->rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->rows);
+    TEGROUP_IMPL_NEED(p->n <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(A, COLS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->n);
+    TEGROUP_IMPL_NEED(p->k <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(D, COLS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->k);
     return 1;
 }
 
@@ -9932,6 +9946,12 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
                           names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS],
                           "must be 0: the backend reads rows in their order, from a permuted copy", 0,
                           i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
+    for (i = 0; i < 2 && rule->backend == TEGROUP_BACKEND_SM90; i++) {
+        const int64_t rows = i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows;
+        TEGROUP_IMPL_NEED(rows <= INT32_MAX, ERROR_UNSUPPORTED,
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS], "must be countable in 31 bits",
+                          INT32_MAX, rows);
+    }
     for (i = 0; i < 5; i++) {
         const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE];
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
@@ -12217,19 +12237,20 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
     }
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, names->row_scale[4],
-                      "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                         ERROR_COMBINATION, names->row_scale[4],
+                         "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
     TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
-    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
-                      "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
+                         "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
-    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, "grad_row_scale.dtype",
-                      "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                         ERROR_COMBINATION, "grad_row_scale.dtype",
+                         "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, output, dy, grad_output,
                                                gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
                                                "must be those of the activation's output", error));
@@ -12275,8 +12296,8 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
                                                    tegroup_impl_one_scale(t, facts), TEGROUP_IMPL_PATH(SCALE_DTYPE),
                                                    error));
-    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
-                      "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, !given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
+                         "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
     TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
                       "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
@@ -13548,6 +13569,7 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 
 /* The product that gives grad_row_scale has dY and the bias for operands. */
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
+    const tegroup_impl_name *name = layer->name[TEGROUP_IMPL_LINEAR_BIAS];
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
     TEGROUP_IMPL_RULE_AS(SCALING, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling == TEGROUP_SCALING_NONE,
@@ -13555,9 +13577,9 @@ static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_im
                          "needs a grad_output.scaling of none for the bias's part: no product has a plain bias beside "
                          "quantised rows",
                          TEGROUP_SCALING_NONE, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling);
-    TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
-                      "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
-                      grad_output, bias);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that weights have beside grad_output.dtype: grad_row_scale multiplies them",
+                         grad_output, bias);
     return TEGROUP_OK;
 }
 
@@ -13619,9 +13641,9 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
     int operand;
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
                          TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
-                      "must have been set when the plan was made", 0,
-                      layer->tensor[tegroup_impl_layer_output(product)]->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
+                         "must have been set when the plan was made", 0,
+                         layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
     tegroup_impl_layer_names_of(layer, product, &made);
@@ -13670,9 +13692,9 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, plan, &gemm, error));
-    TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
-                      "must be set just when planned so", plan->grad_row_scale.problem.d,
-                      wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, (plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
+                         "must be set just when planned so", plan->grad_row_scale.problem.d,
+                         wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, &gemm, plan->dgrad.workspace_bytes, error));
@@ -13743,8 +13765,8 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
     TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
-                      "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias),
+                         ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(!desc->accumulate || TEGROUP_IMPL_THERE(main_grad), ERROR_COMBINATION, "accumulate",
@@ -14959,7 +14981,8 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
             if (product != (int)op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
-            TEGROUP_IMPL_RULE(
+            TEGROUP_IMPL_RULE_AS(
+                DTYPE,
                 (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                 "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);
@@ -15371,9 +15394,9 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                       "must be NULL: rows are one buffer", 0, 1);
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
-    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
-                      t->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
+        "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE, t->scaling);
     return TEGROUP_OK;
 }
 
@@ -15459,14 +15482,15 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     }
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
-    TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
-    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
-                          || TEGROUP_IMPL_THERE(op->weights.bias),
-                      ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
-                      given->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                             || TEGROUP_IMPL_THERE(op->weights.bias),
+                         ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
+                         given->row_scale_dtype);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
@@ -17104,11 +17128,13 @@ static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= (slotted ? TEGROUP_MAX_COLS : 1), ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS, or without slot_of_row to 1", slotted ? TEGROUP_MAX_COLS : 1,
                       desc->block);
-    TEGROUP_IMPL_RULE(slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, padded_rows[4],
-                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->padded_rows.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         padded_rows[4], "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET,
+                         desc->padded_rows.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->padded_rows, padded_rows, 1, 1, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_RULE(slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, row_of_slot[4],
-                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->row_of_slot.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         row_of_slot[4], "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET,
+                         desc->row_of_slot.dtype);
     if (!slotted) return tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->slot_of_row.cols, error));
@@ -18454,7 +18480,8 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
 TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
                                                       tegroup_error *error) {
     tegroup_permutation_desc taken;
-    int64_t runs;
+    tegroup_layout made;
+    int64_t slots, groups;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
@@ -18462,22 +18489,22 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->indices.rows);
     TEGROUP_IMPL_RULE(desc->indices.cols >= 0 && desc->indices.cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "indices.cols",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->indices.cols);
-    runs = tegroup_impl_ceil_div(tegroup_impl_mul(desc->indices.rows, desc->indices.cols),
-                                 tegroup_impl_permutation_run(desc->shape.groups));
-    TEGROUP_IMPL_RULE(
-        desc->space != TEGROUP_SPACE_DEVICE
-            || tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups) <= tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT,
-        ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
-        tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
-    tegroup_impl_layout_begin(layout);
-    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
-    tegroup_impl_layout_add(layout, "slots of each expert", 8 * (int64_t)desc->shape.groups);
-    if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    tegroup_impl_layout_add(layout, "experts that slots keep",
-                            tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
-    tegroup_impl_layout_add(layout, "slots of each expert by digit", 8 * 256 * (int64_t)desc->shape.groups);
-    tegroup_impl_layout_add(layout, "room and digit of each expert", 16 * (int64_t)desc->shape.groups);
+    slots = tegroup_impl_mul(desc->indices.rows, desc->indices.cols);
+    groups = desc->shape.groups;
+    tegroup_impl_layout_begin(&made);
+    if (desc->space == TEGROUP_SPACE_DEVICE) {
+        const int64_t runs = tegroup_impl_ceil_div(slots, tegroup_impl_permutation_run(desc->shape.groups));
+        tegroup_impl_layout_add(&made, "slots of each expert before each run", tegroup_impl_mul(runs, 8 * groups));
+        tegroup_impl_layout_add(&made, "slots of each expert", 8 * groups);
+    }
+    if (desc->space == TEGROUP_SPACE_DEVICE && desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_layout_add(&made, "experts that slots keep", tegroup_impl_mul(4, slots));
+        tegroup_impl_layout_add(&made, "slots of each expert by digit", 8 * 256 * groups);
+        tegroup_impl_layout_add(&made, "room and digit of each expert", 16 * groups);
+    }
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made), ERROR_OVERFLOW, "indices.rows",
+                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->indices.rows);
+    *layout = made;
     return TEGROUP_OK;
 }
 
@@ -18963,8 +18990,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
     } else {
-        TEGROUP_IMPL_RULE(desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
-                          "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
+                             "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
     buffers[0] = tegroup_impl_matrix_buffer(&desc->grad_weights, grad_weights[0], NULL, 1);
@@ -19102,8 +19129,8 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                    TEGROUP_IMPL_INTEGERS, error));
     } else {
-        TEGROUP_IMPL_RULE(desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
-                          "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
+                             "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
         TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
     }
     if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)
@@ -19421,8 +19448,8 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                           "must be set where the rule has numbers", 1, 0);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",
-                      TEGROUP_SCALING_NONE, format->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, !gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING),
+                         "needs grad_output", TEGROUP_SCALING_NONE, format->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> p->rows & 1u, ERROR_DTYPE, "tokens.dtype", "must be one that is quantised",
                          dtypes, p->rows);
     TEGROUP_IMPL_RULE(format->rule.method != TEGROUP_SCALE_GIVEN, ERROR_UNSUPPORTED, names->rule.method,
@@ -21023,8 +21050,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->rows, rows, &desc->tokens, desc->tokens.cols,
                                                 TEGROUP_IMPL_FLOATS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, slots, k, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(tegroup_impl_there(&desc->rows) || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION,
-                      weights[4], "must be UNSET without rows", TEGROUP_DTYPE_UNSET, desc->weights.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->rows) || !tegroup_impl_there(&desc->weights),
+                         ERROR_COMBINATION, weights[4], "must be UNSET without rows", TEGROUP_DTYPE_UNSET,
+                         desc->weights.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->values, values, slots, k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
@@ -21037,9 +21065,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
                       desc->by_owner);
     TEGROUP_IMPL_RULE(!desc->by_owner || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "by_owner",
                       "needs tokens", 0, desc->by_owner);
-    TEGROUP_IMPL_RULE(!desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
-                      "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
-                      desc->weights.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
+                         "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
+                         desc->weights.dtype);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);

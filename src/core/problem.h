@@ -27,6 +27,8 @@
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
+/* The most rows and columns that SM90's kernels count in 32 bits: tiles reach behind the last. */
+#define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
 static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
@@ -265,16 +267,17 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
-                      "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION,
+                         "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
                       "needs op WGRAD: in others a has the rows", TEGROUP_OP_WGRAD, desc->op);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || has_bias, ERROR_COMBINATION, "bias_of_b", "needs bias", 0, 1);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
-                      ERROR_COMBINATION, "row_scale_dtype",
-                      desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
-                                      : "does not go with a.pointers: its rows have no common numbering",
-                      0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
+        ERROR_COMBINATION, "row_scale_dtype",
+        desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
+                        : "does not go with a.pointers: its rows have no common numbering",
+        0, desc->row_scale_dtype);
     if (has_bias) {
         const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
         const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;

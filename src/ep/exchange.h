@@ -167,8 +167,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->rows, rows, &desc->tokens, desc->tokens.cols,
                                                 TEGROUP_IMPL_FLOATS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, slots, k, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(tegroup_impl_there(&desc->rows) || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION,
-                      weights[4], "must be UNSET without rows", TEGROUP_DTYPE_UNSET, desc->weights.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_there(&desc->rows) || !tegroup_impl_there(&desc->weights),
+                         ERROR_COMBINATION, weights[4], "must be UNSET without rows", TEGROUP_DTYPE_UNSET,
+                         desc->weights.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->values, values, slots, k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
@@ -181,9 +182,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
                       desc->by_owner);
     TEGROUP_IMPL_RULE(!desc->by_owner || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "by_owner",
                       "needs tokens", 0, desc->by_owner);
-    TEGROUP_IMPL_RULE(!desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
-                      "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
-                      desc->weights.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->by_owner || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION, weights[4],
+                         "must be UNSET with by_owner, since rows are added before", TEGROUP_DTYPE_UNSET,
+                         desc->weights.dtype);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);

@@ -22,9 +22,9 @@
 #include "cuda/sm90_plan.h"
 #include "gemm/machine_cuda.h"
 
-/* A type's own address. */
+/* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
-    static const char type = 0;
+    static char type;
     return (uint64_t)(uintptr_t)&type;
 }
 

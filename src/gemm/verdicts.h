@@ -264,6 +264,17 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
                       names->operand[p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B]
                           ->members[TEGROUP_IMPL_MEMBER_ROW_SIZES],
                       "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    if (rule->backend != TEGROUP_BACKEND_SM90) return 1;
+    TEGROUP_IMPL_NEED(p->rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->rows);
+    TEGROUP_IMPL_NEED(p->n <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(A, COLS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->n);
+    TEGROUP_IMPL_NEED(p->k <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(D, COLS),
+                      "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, p->k);
     return 1;
 }
 
@@ -279,6 +290,12 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
                           names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS],
                           "must be 0: the backend reads rows in their order, from a permuted copy", 0,
                           i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
+    for (i = 0; i < 2 && rule->backend == TEGROUP_BACKEND_SM90; i++) {
+        const int64_t rows = i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows;
+        TEGROUP_IMPL_NEED(rows <= INT32_MAX, ERROR_UNSUPPORTED,
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS], "must be countable in 31 bits",
+                          INT32_MAX, rows);
+    }
     for (i = 0; i < 5; i++) {
         const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE];
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,

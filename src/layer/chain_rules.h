@@ -72,9 +72,9 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                       "must be NULL: rows are one buffer", 0, 1);
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
-    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
-                      t->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
+        "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE, t->scaling);
     return TEGROUP_OK;
 }
 
@@ -160,14 +160,15 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     }
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
-    TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
-    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
-                          || TEGROUP_IMPL_THERE(op->weights.bias),
-                      ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
-                      given->row_scale_dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                             || TEGROUP_IMPL_THERE(op->weights.bias),
+                         ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
+                         given->row_scale_dtype);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",

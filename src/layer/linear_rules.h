@@ -308,6 +308,7 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 
 /* The product that gives grad_row_scale has dY and the bias for operands. */
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
+    const tegroup_impl_name *name = layer->name[TEGROUP_IMPL_LINEAR_BIAS];
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
     TEGROUP_IMPL_RULE_AS(SCALING, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling == TEGROUP_SCALING_NONE,
@@ -315,9 +316,9 @@ static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_im
                          "needs a grad_output.scaling of none for the bias's part: no product has a plain bias beside "
                          "quantised rows",
                          TEGROUP_SCALING_NONE, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling);
-    TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
-                      "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
-                      grad_output, bias);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that weights have beside grad_output.dtype: grad_row_scale multiplies them",
+                         grad_output, bias);
     return TEGROUP_OK;
 }
 
@@ -379,9 +380,9 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
     int operand;
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
                          TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
-                      "must have been set when the plan was made", 0,
-                      layer->tensor[tegroup_impl_layer_output(product)]->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
+                         "must have been set when the plan was made", 0,
+                         layer->tensor[tegroup_impl_layer_output(product)]->dtype);
     TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
                       "must be as planned", plan->weight_layout, layer->weight_layout);
     tegroup_impl_layer_names_of(layer, product, &made);
@@ -430,9 +431,9 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, plan, &gemm, error));
-    TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
-                      "must be set just when planned so", plan->grad_row_scale.problem.d,
-                      wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, (plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
+                         "must be set just when planned so", plan->grad_row_scale.problem.d,
+                         wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, &gemm, plan->dgrad.workspace_bytes, error));

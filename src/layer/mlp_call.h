@@ -255,7 +255,8 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
             if (product != (int)op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
-            TEGROUP_IMPL_RULE(
+            TEGROUP_IMPL_RULE_AS(
+                DTYPE,
                 (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                 "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);

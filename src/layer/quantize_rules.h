@@ -124,19 +124,20 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
     }
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, names->row_scale[4],
-                      "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                         ERROR_COMBINATION, names->row_scale[4],
+                         "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
     TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
-    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
-                      "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
+                         "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
-    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, "grad_row_scale.dtype",
-                      "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                         ERROR_COMBINATION, "grad_row_scale.dtype",
+                         "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, output, dy, grad_output,
                                                gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
                                                "must be those of the activation's output", error));
@@ -182,8 +183,8 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
                                                    tegroup_impl_one_scale(t, facts), TEGROUP_IMPL_PATH(SCALE_DTYPE),
                                                    error));
-    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
-                      "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, !given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
+                         "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
     TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
                       "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,

@@ -80,11 +80,13 @@ static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= (slotted ? TEGROUP_MAX_COLS : 1), ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS, or without slot_of_row to 1", slotted ? TEGROUP_MAX_COLS : 1,
                       desc->block);
-    TEGROUP_IMPL_RULE(slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, padded_rows[4],
-                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->padded_rows.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         padded_rows[4], "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET,
+                         desc->padded_rows.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->padded_rows, padded_rows, 1, 1, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_RULE(slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, row_of_slot[4],
-                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->row_of_slot.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         row_of_slot[4], "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET,
+                         desc->row_of_slot.dtype);
     if (!slotted) return tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->slot_of_row.cols, error));

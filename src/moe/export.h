@@ -119,8 +119,8 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                    TEGROUP_IMPL_INTEGERS, error));
     } else {
-        TEGROUP_IMPL_RULE(desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
-                          "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
+                             "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
         TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
     }
     if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)

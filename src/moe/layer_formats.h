@@ -161,8 +161,8 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
                           "must be set where the rule has numbers", 1, 0);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",
-                      TEGROUP_SCALING_NONE, format->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, !gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING),
+                         "needs grad_output", TEGROUP_SCALING_NONE, format->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> p->rows & 1u, ERROR_DTYPE, "tokens.dtype", "must be one that is quantised",
                          dtypes, p->rows);
     TEGROUP_IMPL_RULE(format->rule.method != TEGROUP_SCALE_GIVEN, ERROR_UNSUPPORTED, names->rule.method,

@@ -126,7 +126,8 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
 TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
                                                       tegroup_error *error) {
     tegroup_permutation_desc taken;
-    int64_t runs;
+    tegroup_layout made;
+    int64_t slots, groups;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
@@ -134,22 +135,22 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->indices.rows);
     TEGROUP_IMPL_RULE(desc->indices.cols >= 0 && desc->indices.cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "indices.cols",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->indices.cols);
-    runs = tegroup_impl_ceil_div(tegroup_impl_mul(desc->indices.rows, desc->indices.cols),
-                                 tegroup_impl_permutation_run(desc->shape.groups));
-    TEGROUP_IMPL_RULE(
-        desc->space != TEGROUP_SPACE_DEVICE
-            || tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups) <= tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT,
-        ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
-        tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
-    tegroup_impl_layout_begin(layout);
-    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
-    tegroup_impl_layout_add(layout, "slots of each expert", 8 * (int64_t)desc->shape.groups);
-    if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    tegroup_impl_layout_add(layout, "experts that slots keep",
-                            tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
-    tegroup_impl_layout_add(layout, "slots of each expert by digit", 8 * 256 * (int64_t)desc->shape.groups);
-    tegroup_impl_layout_add(layout, "room and digit of each expert", 16 * (int64_t)desc->shape.groups);
+    slots = tegroup_impl_mul(desc->indices.rows, desc->indices.cols);
+    groups = desc->shape.groups;
+    tegroup_impl_layout_begin(&made);
+    if (desc->space == TEGROUP_SPACE_DEVICE) {
+        const int64_t runs = tegroup_impl_ceil_div(slots, tegroup_impl_permutation_run(desc->shape.groups));
+        tegroup_impl_layout_add(&made, "slots of each expert before each run", tegroup_impl_mul(runs, 8 * groups));
+        tegroup_impl_layout_add(&made, "slots of each expert", 8 * groups);
+    }
+    if (desc->space == TEGROUP_SPACE_DEVICE && desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_layout_add(&made, "experts that slots keep", tegroup_impl_mul(4, slots));
+        tegroup_impl_layout_add(&made, "slots of each expert by digit", 8 * 256 * groups);
+        tegroup_impl_layout_add(&made, "room and digit of each expert", 16 * groups);
+    }
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made), ERROR_OVERFLOW, "indices.rows",
+                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->indices.rows);
+    *layout = made;
     return TEGROUP_OK;
 }
 

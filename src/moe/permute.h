@@ -265,8 +265,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
     } else {
-        TEGROUP_IMPL_RULE(desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
-                          "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
+                             "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
     buffers[0] = tegroup_impl_matrix_buffer(&desc->grad_weights, grad_weights[0], NULL, 1);

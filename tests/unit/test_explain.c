@@ -217,6 +217,36 @@ TEST(explain, where_groups_begin) {
     }
 }
 
+/* SM90 counts rows and columns in 32 bits, and its tiles reach behind the last: explain says so of a GPU that is not here. */
+TEST(explain, what_sm90_counts) {
+    static const char *const fields[3] = {"a.shape.rows", "d.shape.cols", "a.shape.cols"};
+    const int64_t most = (INT64_C(1) << 31) - 512;
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    tegroup_target target = target_of(90, 131000, everything);
+    for (int i = 0; i < 3 * 2; i++) {
+        int64_t sizes[3] = {64, 64, 64}; /* rows, n, k */
+        tegroup_verdict v[BACKENDS];
+        tegroup_gemm_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = TEGROUP_OP_FORWARD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        sizes[i / 2] = most + i % 2 * 8;
+        d.a = tegroup_tensor_of(tegroup_shape_of(2, sizes[0], sizes[2], counted), sizes[2], TEGROUP_DTYPE_BF16, NULL);
+        d.d = tegroup_tensor_of(tegroup_shape_of(2, sizes[0], sizes[1], counted), sizes[1], TEGROUP_DTYPE_BF16, NULL);
+        d.b = tegroup_tensor_uniform(2, sizes[1], sizes[2], TEGROUP_DTYPE_BF16, NULL);
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
+        for (int b = 0; b < BACKENDS; b++) {
+            if (v[b].backend != TEGROUP_BACKEND_SM90) continue;
+            ASSERT_EQ(i % 2 ? TEGROUP_ERROR_UNSUPPORTED : TEGROUP_OK, v[b].status);
+            if (i % 2 == 0) continue;
+            ASSERT_STREQ(fields[i / 2], v[b].field);
+            ASSERT_EQ(most, v[b].expected);
+            ASSERT_EQ(most + 8, v[b].got);
+        }
+    }
+}
+
 /* F32 times weights of 16 bits: AUTO takes portable on every GPU that it runs on, and the others say which of the two types it is. */
 TEST(explain, f32_with_narrow_weights) {
     const tegroup_dtype narrow[] = {TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};

@@ -2169,7 +2169,10 @@ TEST(status, operation_layouts) {
     RANGE(permutation_layout, p->indices.rows, "indices.rows", int64_t, 0, TEGROUP_MAX_ROWS);
     RANGE(permutation_layout, p->indices.cols, "indices.cols", int64_t, 0, TEGROUP_MAX_COLS);
     BAD(permutation_layout, p->space = TEGROUP_SPACE_DEVICE; p->indices.rows = TEGROUP_MAX_ROWS; p->indices.cols = TEGROUP_MAX_COLS; p->shape.groups = 4096,
-        OVERFLOW, "indices.rows", ADDRESSABLE - TEGROUP_ALIGNMENT, INT64_MAX);
+        OVERFLOW, "indices.rows", ADDRESSABLE, TEGROUP_MAX_ROWS);
+    /* 2^61 slots: the counts before each run are addressable, and four bytes a slot are not. */
+    BAD(permutation_layout, p->space = TEGROUP_SPACE_DEVICE; p->indices.rows = TEGROUP_MAX_ROWS; p->indices.cols = INT64_C(1) << 21; p->weights.dtype = TEGROUP_DTYPE_F32,
+        OVERFLOW, "indices.rows", ADDRESSABLE, TEGROUP_MAX_ROWS);
     spoil_nothing();
     GOOD(router_layout);
     ASSERT_EQ((size_t)0, w.layout.total_bytes);
@@ -2450,7 +2453,7 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.row_scale = NULL; w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
-    BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(linear_plan, w.linear.weight_layout = (tegroup_weight_layout)2, VALUE, "weight_layout", TEGROUP_WEIGHT_IN_OUT, 2);
     BAD(linear_plan, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, SHAPE, "bias.shape.cols", K, N);
     ASSERT_STREQ("must equal weight.shape.cols", error.rule);
@@ -2705,7 +2708,7 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET; MLP_ABSENT(grad_row_scale), COMBINATION, "fc2_bias_scaled", 0, 1);
     BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_row_scale.dtype", REALS, TEGROUP_DTYPE_F16);
     BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F64, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
-    BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "fc2.bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(mlp_plan, w.mlp.accumulate = 2, VALUE, "accumulate", 1, 2);
     BAD(mlp_plan, w.mlp.accumulate = 1; MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), COMBINATION,
         "accumulate", 0, 1);
