@@ -1140,8 +1140,8 @@ typedef struct tegroup_validate_desc {
 
 /* The scales of `from`, stored as `to` says: other strides or the default packing, other parts of a buffer, another
  * scale_dtype, rows that lie elsewhere. Of each group, part, outer block and inner block that both have, the scale is
- * copied. What else the default packing of `to` stores (padding; blocks of rows that `from` lacks) becomes 0, in F8E8M0
- * and I32 the byte 0. With strides a word of I32 is written whole, and nothing lies between that would be.
+ * copied. Blocks of rows that `from` lacks become 0, and so does the padding of `to`'s default packing; in F8E8M0 and
+ * I32 that is the byte 0. With strides a word of I32 is written whole, and what lies between is not touched.
  *
  * Values stay what they are: the same type; BF16 to F32; F8E8M0 and I32 to each other and to BF16 or F32; F32 and BF16
  * to F8E8M0 or I32, if they are powers of two, 2^-127 to 2^127, or NaN. One that is not is an error on the host, and
@@ -1803,8 +1803,8 @@ typedef enum tegroup_group_score {
     TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
 } tegroup_group_score;
 
-/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
- * and the backward call are given the same.
+/* What a router is besides softmax top-k, which is all zero (a route_factor of 1 counts as 0); docs/router.md has the
+ * values of many models. The forward and the backward call are given the same.
  *
  * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
  * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
@@ -1898,9 +1898,10 @@ typedef struct tegroup_router_backward_desc {
     double         loss_scale;    /* multiplies the gradients of the losses; 0 = 1                               */
     int32_t        threads;       /* as in the forward call                                                      */
     tegroup_router_scheme scheme; /* as in the forward call                                                      */
-    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; absent = the losses have no gradient, or the
-                                      balance loss has that of balance_coefficient and counts. With a scheme that
-                                      coefficient must be 0, and counts are ignored                              */
+    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; needed where scheme.z_coefficient is not 0.
+                                      Absent = the losses have no gradient, or the balance loss has that of
+                                      balance_coefficient and counts. With a scheme that coefficient must be 0, and
+                                      counts are ignored                                                         */
     tegroup_matrix logits;        /* in  as in the forward call; needed where scheme.z_coefficient is not 0, else
                                      ignored                                                                     */
 } tegroup_router_backward_desc;
@@ -2025,12 +2026,13 @@ typedef struct tegroup_moe_format {
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
  * everything but what addresses lead to. A call may have fewer tokens and smaller capacities than the plan, other
  * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
- * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
- * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
- * the workspace is written, except what a host list of weights has for the experts that are chosen: a forward that
- * misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and may be captured: which
- * experts are chosen is up to each replay. Outputs overlap nothing that their call touches; check_level DEEP compares
- * what a list in host memory points to, too, but not two lists with each other.
+ * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart, and a
+ * route_factor of 1 counts as 0). All else is as planned, and forward, dgrad and wgrad of one step agree in everything.
+ * Everything is checked before anything but the workspace is written, except what a host list of weights has for the
+ * experts that are chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order,
+ * without copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that
+ * their call touches; check_level DEEP compares what a list in host memory points to, too, but not two lists with each
+ * other.
  *
  * An error's field is a path in this struct, or in its member that `within` names, router or experts; what its rule
  * compares it with is named as in that member. */
@@ -3425,9 +3427,11 @@ TEGROUP_IMPL_HD float tegroup_impl_inverse_largest(tegroup_dtype dtype) {
                                            : 1.0f / 6.0f;
 }
 
-/* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
+/* x, with a magnitude of at most `limit`; NaN stays. By bits, so that no flag takes a NaN for a number. */
 TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
-    return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
+    const uint32_t bits = tegroup_impl_bits_of_f32(x), most = tegroup_impl_bits_of_f32(limit);
+    return !tegroup_impl_is_nan(x) && (bits & 0x7fffffffu) > most ? tegroup_impl_f32_of_bits(bits >> 31 << 31 | most)
+                                                                  : x;
 }
 #define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
 
@@ -4589,11 +4593,11 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
-                         TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
+    TEGROUP_IMPL_RULE_AS(DTYPES, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                         facts->data_dtypes, 0);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
                          "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
@@ -4648,12 +4652,11 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return tegroup_impl_check_scales(t, name, error);
 }
 
-/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a
- * type that it might have. */
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_dtype usual, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
-                         "must be set with data", usual, 0);
+                                                       tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPES, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     return TEGROUP_OK;
 }
 
@@ -6324,10 +6327,9 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], error));
     TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
                       "must be set with data", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
@@ -8593,6 +8595,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, 
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are a multiple of 8 up to 256, and steps at most 2^25 */
 }
+/* The steps that take as long as storing a tile's results. added: C is loaded, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_store_steps(int f32, int added) { return (f32 ? 12 : 6) * (added ? 2 : 1); }
 /* The columns that cost as much as a fitting tile of `cols`. Its steps wait for shared memory: those of 96, 128, 160
  * and 192 columns take as long as wgmma takes for 160, 165, 176 and 203. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
@@ -8602,6 +8606,13 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
 /* Steps of all tiles of an average group below which scheduling is round-robin: balancing makes every block find all
  * stretches, and a few tiles of short sums are done sooner than that. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
+
+/* Tiles of a weight gradient whose groups are short and of unlike sizes are dealt: round-robin, from the largest group
+ * on. Short groups have at most that many rows in the mean, and take no longer to multiply than results of two bytes
+ * to store. No block then has to do more than another by more than a tile of the largest group, which is to be at most
+ * such a part of what a block has to do. (docs/lab/scheduler.md) */
+#define TEGROUP_IMPL_SM90_DEALT_ROWS 384
+#define TEGROUP_IMPL_SM90_DEALT_PART 4
 
 /* ---- balance: a tile goes to a block that would be done first, if all tiles took as long as they cost ----
  *
@@ -12246,7 +12257,7 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                          "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
+    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, error);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                          ERROR_COMBINATION, "grad_row_scale.dtype",
@@ -12741,7 +12752,9 @@ static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *
                                               tegroup_impl_quantize_tile *tile) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
-                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+                             dy = desc->grad_output.dtype == TEGROUP_DTYPE_UNSET
+                                      ? in /* nobody asks */
+                                      : tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
     int32_t r;
     tile->row = row;
     tile->col = col;
@@ -13639,8 +13652,8 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
-    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
-                         TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
+                         TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
                          "must have been set when the plan was made", 0,
                          layer->tensor[tegroup_impl_layer_output(product)]->dtype);
@@ -13743,11 +13756,10 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (!tegroup_impl_layer_has(layer, tensor))
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], TEGROUP_DTYPE_F64, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE,
-                         TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
-                         ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
+            TEGROUP_IMPL_TRY(tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], error));
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad), ERROR_UNSET,
+        "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_IMPL_FLOATS, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -13763,7 +13775,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias),
                          ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
@@ -13798,9 +13810,9 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
                          layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
-                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+                         "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     tegroup_impl_layer_product(&layer, (int)op, gemm);
     return TEGROUP_OK;
 }
@@ -14149,17 +14161,17 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
         if (t->dtype == TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), TEGROUP_DTYPE_F64, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), error));
         TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
                                tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
-    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64,
-                         0);
-    TEGROUP_IMPL_RULE_AS(DTYPE,
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES,
                          TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
                              || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
                          ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
-                         TEGROUP_DTYPE_F64, 0);
+                         TEGROUP_IMPL_FLOATS, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -14182,7 +14194,7 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
                       "needs activated", 0, 1);
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
                       "needs grad_preactivation: dgrad does it", 0, 1);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
@@ -14235,7 +14247,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
         const tegroup_dtype gate = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_WEIGHT + i),
                             up = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i);
         const char *field = tegroup_impl_mlp_path(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i, TEGROUP_IMPL_MEMBER_DTYPE);
-        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
+        TEGROUP_IMPL_RULE_AS(DTYPES, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
         TEGROUP_IMPL_RULE_AS(DTYPE, up == gate, ERROR_DTYPE, field, same[i], gate, up);
     }
     TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
@@ -14966,14 +14978,14 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     call->plans = plans;
     call->reads = call->writes = 0;
     call->count = 0;
-    TEGROUP_IMPL_RULE_AS(DTYPE,
+    TEGROUP_IMPL_RULE_AS(DTYPES,
                          op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
                              || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, "fc1.main_grad.dtype",
-                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
-                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+                         "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_mlp_apart(desc) == (up != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                          "fc1_up.weight.dtype", "must be set just when planned so", up, desc->fc1_up.weight.dtype);
     for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
@@ -15374,8 +15386,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
-    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
-                         TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
                            "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
@@ -15403,8 +15415,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
 static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
-                         "must be set with data", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
+                         "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
@@ -15450,8 +15462,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its outputs become columns */
-        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
-                             TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                             TEGROUP_IMPL_FLOATS, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
         TEGROUP_IMPL_RULE_ENUM(op->weights.weight_layout, TEGROUP_WEIGHT_IN_OUT, "weight_layout",
@@ -15460,8 +15472,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
         const int32_t groups = desc->input.shape.groups;
-        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
-                             TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
+                             TEGROUP_IMPL_FLOATS, 0);
         TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
                           "must equal input.shape.groups", groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
@@ -15471,7 +15483,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                              chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+        TEGROUP_IMPL_RULE_AS(DTYPES, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                              "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
@@ -15484,7 +15496,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                          "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
@@ -15656,8 +15668,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
             value->data = given->out.data;
             continue;
         }
-        TEGROUP_IMPL_RULE_AS(DTYPE, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
-                             "must be set for the last op", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
+                             "must be set for the last op", TEGROUP_IMPL_FLOATS, 0);
         value->data =
             desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
         tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));
@@ -16486,8 +16498,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
-                         "must be set", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
+                         "must be set", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));
@@ -17333,10 +17345,14 @@ TEGROUP_IMPL_HD float tegroup_impl_score_f32(tegroup_score score, float x) {
     return tegroup_impl_sqrt_f32(x > 0 ? x + tail : tail);
 }
 
-/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
-TEGROUP_IMPL_HD float tegroup_impl_score_slope_f32(tegroup_score score, float s) {
-    if (score == TEGROUP_SCORE_SIGMOID) return s * ((float)1 - s);
-    return s < (float)1e-9 ? s / (float)2 : -tegroup_impl_expm1_f32(-(s * s)) / ((float)2 * s);
+/* The gradient of a logit, from that of the logarithm of its score s: gradients of scores themselves overflow where
+ * scores are tiny. The derivative of log(s) is 1 - s for a sigmoid; for s = sqrt(log(1 + exp(x))) it is
+ * (1 - exp(-s^2)) / (2 s^2), 1/2 near 0. An infinite score stays where it is. */
+TEGROUP_IMPL_HD float tegroup_impl_score_grad_f32(tegroup_score score, float s, float grad_log) {
+    const float square = s * s;
+    if (score == TEGROUP_SCORE_SIGMOID) return grad_log * ((float)1 - s);
+    if (s > (float)TEGROUP_IMPL_LARGEST_f32) return grad_log == grad_log ? (float)0 : grad_log;
+    return grad_log * (square < (float)1e-18 ? (float)0.5 : -tegroup_impl_expm1_f32(-square) / ((float)2 * square));
 }
 
 /* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
@@ -17384,13 +17400,6 @@ TEGROUP_IMPL_HD float tegroup_impl_scheme_weight_f32(const tegroup_router_scheme
     const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
     return divisor == 0 ? (float)0 : score / divisor * factor;
 }
-/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
-TEGROUP_IMPL_HD float tegroup_impl_scheme_grad_f32(const tegroup_router_scheme *s, float grad_weight, float dot,
-                                                   float divisor, int32_t normalize) {
-    const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
-    return divisor == 0 ? (float)0 : factor * tegroup_impl_choice_grad_f32(grad_weight, dot, divisor, normalize);
-}
-
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
 static inline float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const void *logits, int32_t experts,
                                                   float *largest, float *terms) {
@@ -17476,14 +17485,16 @@ static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, 
     }
 }
 
-/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
- * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+/* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
+ * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
+ * went nowhere. */
 static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
                                                     const float *scores, float *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
-    float divisor = 0, dot = 0;
+    float divisor = 0, mean = 0;
     for (j = 0; j < desc->k; j++) {
         indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
         kept += listed[j] >= 0;
@@ -17491,15 +17502,28 @@ static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
-    for (j = 0; j < desc->k; j++) {
+    for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
-        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
-    }
     divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
+    for (j = 0; desc->normalize && divisor != 0 && j < desc->k; j++)
+        if (listed[j] >= 0) mean += grad_weights[j] * (scores[listed[j]] / divisor);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0)
-            grads[indices[j]] += tegroup_impl_scheme_grad_f32(s, listed[j] >= 0 ? grad_weights[j] : (float)0, dot,
-                                                               divisor, desc->normalize);
+            grads[indices[j]] += tegroup_impl_scheme_weight_f32(s, scores[indices[j]], divisor)
+                                 * ((listed[j] >= 0 ? grad_weights[j] : (float)0) - mean);
+}
+
+/* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
+ * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
+static inline void tegroup_impl_scheme_shares_f32(const tegroup_router_backward_desc *desc, const float *scores,
+                                                   const double *slopes, float by, float *grads) {
+    const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
+    float sum = 0, mean = 0;
+    int32_t e;
+    for (e = 0; !softmax && e < desc->experts; e++) sum += scores[e];
+    if (softmax || sum == 0) sum = 1;
+    for (e = 0; !softmax && e < desc->experts; e++) mean += by * (float)slopes[e] * (scores[e] / sum);
+    for (e = 0; e < desc->experts; e++) grads[e] = scores[e] / sum * (by * (float)slopes[e] - mean);
 }
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
@@ -17511,25 +17535,20 @@ static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backwar
     const float *scores = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     const double *slopes = tegroup_impl_loss_slopes(desc, token);
     const float by = desc->loss_scale != 0 ? (float)desc->loss_scale : (float)1;
-    float grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    float grads[TEGROUP_MAX_GROUPS], all = 0, sum, largest = 0, z = 0;
     int32_t e;
-    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (float)slopes[e] : (float)0;
-    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
-        for (e = 0; e < desc->experts; e++) sum += scores[e];
-        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (float)0 : grads[e] * scores[e] / sum;
-        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (float)0 : (grads[e] - mean) / sum;
-    }
+    for (e = 0; e < desc->experts; e++) grads[e] = 0;
+    if (there && slopes) tegroup_impl_scheme_shares_f32(desc, scores, slopes, by, grads);
     if (there) tegroup_impl_scheme_choices_f32(desc, token, scores, grads);
-    mean = 0;
-    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    for (e = 0; softmax && e < desc->experts; e++) all += grads[e];
     if (there && logits) {
         sum = tegroup_impl_exponentials_f32(desc->logits.dtype, logits, desc->experts, &largest, NULL);
         z = by * (float)slopes[desc->experts] * (float)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
         float grad = !there    ? (float)0
-                    : softmax ? scores[e] * (grads[e] - mean)
-                              : tegroup_impl_score_slope_f32(s->score, scores[e]) * grads[e];
+                    : softmax ? grads[e] - scores[e] * all
+                              : tegroup_impl_score_grad_f32(s->score, scores[e], grads[e]);
         if (there && logits)
             grad += z * tegroup_impl_exp_f32(tegroup_impl_load_f32(desc->logits.dtype, logits, e) - largest);
         tegroup_impl_store_f32(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
@@ -17551,10 +17570,14 @@ TEGROUP_IMPL_HD double tegroup_impl_score_f64(tegroup_score score, double x) {
     return tegroup_impl_sqrt_f64(x > 0 ? x + tail : tail);
 }
 
-/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
-TEGROUP_IMPL_HD double tegroup_impl_score_slope_f64(tegroup_score score, double s) {
-    if (score == TEGROUP_SCORE_SIGMOID) return s * ((double)1 - s);
-    return s < (double)1e-9 ? s / (double)2 : -tegroup_impl_expm1_f64(-(s * s)) / ((double)2 * s);
+/* The gradient of a logit, from that of the logarithm of its score s: gradients of scores themselves overflow where
+ * scores are tiny. The derivative of log(s) is 1 - s for a sigmoid; for s = sqrt(log(1 + exp(x))) it is
+ * (1 - exp(-s^2)) / (2 s^2), 1/2 near 0. An infinite score stays where it is. */
+TEGROUP_IMPL_HD double tegroup_impl_score_grad_f64(tegroup_score score, double s, double grad_log) {
+    const double square = s * s;
+    if (score == TEGROUP_SCORE_SIGMOID) return grad_log * ((double)1 - s);
+    if (s > (double)TEGROUP_IMPL_LARGEST_f64) return grad_log == grad_log ? (double)0 : grad_log;
+    return grad_log * (square < (double)1e-18 ? (double)0.5 : -tegroup_impl_expm1_f64(-square) / ((double)2 * square));
 }
 
 /* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
@@ -17602,13 +17625,6 @@ TEGROUP_IMPL_HD double tegroup_impl_scheme_weight_f64(const tegroup_router_schem
     const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
     return divisor == 0 ? (double)0 : score / divisor * factor;
 }
-/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
-TEGROUP_IMPL_HD double tegroup_impl_scheme_grad_f64(const tegroup_router_scheme *s, double grad_weight, double dot,
-                                                   double divisor, int32_t normalize) {
-    const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
-    return divisor == 0 ? (double)0 : factor * tegroup_impl_choice_grad_f64(grad_weight, dot, divisor, normalize);
-}
-
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
 static inline double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const void *logits, int32_t experts,
                                                   double *largest, double *terms) {
@@ -17694,14 +17710,16 @@ static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, 
     }
 }
 
-/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
- * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+/* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
+ * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
+ * went nowhere. */
 static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
                                                     const double *scores, double *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
-    double divisor = 0, dot = 0;
+    double divisor = 0, mean = 0;
     for (j = 0; j < desc->k; j++) {
         indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
         kept += listed[j] >= 0;
@@ -17709,15 +17727,28 @@ static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
-    for (j = 0; j < desc->k; j++) {
+    for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
-        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
-    }
     divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
+    for (j = 0; desc->normalize && divisor != 0 && j < desc->k; j++)
+        if (listed[j] >= 0) mean += grad_weights[j] * (scores[listed[j]] / divisor);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0)
-            grads[indices[j]] += tegroup_impl_scheme_grad_f64(s, listed[j] >= 0 ? grad_weights[j] : (double)0, dot,
-                                                               divisor, desc->normalize);
+            grads[indices[j]] += tegroup_impl_scheme_weight_f64(s, scores[indices[j]], divisor)
+                                 * ((listed[j] >= 0 ? grad_weights[j] : (double)0) - mean);
+}
+
+/* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
+ * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
+static inline void tegroup_impl_scheme_shares_f64(const tegroup_router_backward_desc *desc, const double *scores,
+                                                   const double *slopes, double by, double *grads) {
+    const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
+    double sum = 0, mean = 0;
+    int32_t e;
+    for (e = 0; !softmax && e < desc->experts; e++) sum += scores[e];
+    if (softmax || sum == 0) sum = 1;
+    for (e = 0; !softmax && e < desc->experts; e++) mean += by * (double)slopes[e] * (scores[e] / sum);
+    for (e = 0; e < desc->experts; e++) grads[e] = scores[e] / sum * (by * (double)slopes[e] - mean);
 }
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
@@ -17729,25 +17760,20 @@ static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backwar
     const double *scores = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     const double *slopes = tegroup_impl_loss_slopes(desc, token);
     const double by = desc->loss_scale != 0 ? (double)desc->loss_scale : (double)1;
-    double grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    double grads[TEGROUP_MAX_GROUPS], all = 0, sum, largest = 0, z = 0;
     int32_t e;
-    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (double)slopes[e] : (double)0;
-    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
-        for (e = 0; e < desc->experts; e++) sum += scores[e];
-        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (double)0 : grads[e] * scores[e] / sum;
-        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (double)0 : (grads[e] - mean) / sum;
-    }
+    for (e = 0; e < desc->experts; e++) grads[e] = 0;
+    if (there && slopes) tegroup_impl_scheme_shares_f64(desc, scores, slopes, by, grads);
     if (there) tegroup_impl_scheme_choices_f64(desc, token, scores, grads);
-    mean = 0;
-    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    for (e = 0; softmax && e < desc->experts; e++) all += grads[e];
     if (there && logits) {
         sum = tegroup_impl_exponentials_f64(desc->logits.dtype, logits, desc->experts, &largest, NULL);
         z = by * (double)slopes[desc->experts] * (double)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
         double grad = !there    ? (double)0
-                    : softmax ? scores[e] * (grads[e] - mean)
-                              : tegroup_impl_score_slope_f64(s->score, scores[e]) * grads[e];
+                    : softmax ? grads[e] - scores[e] * all
+                              : tegroup_impl_score_grad_f64(s->score, scores[e], grads[e]);
         if (there && logits)
             grad += z * tegroup_impl_exp_f64(tegroup_impl_load_f64(desc->logits.dtype, logits, e) - largest);
         tegroup_impl_store_f64(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
@@ -20319,7 +20345,9 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
                       router->balance_loss ? "router.balance_loss" : "router.z_loss",
                       "must be NULL where the plan had no loss", 0, 1);
     TEGROUP_IMPL_RULE(!planned->choice.has_losses || planned->choice.has_scheme == now->choice.has_scheme, ERROR_PLAN,
-                      "router.scheme", "must be all zero, z_coefficient apart, just where it was in the plan",
+                      "router.scheme",
+                      "must be all zero, z_coefficient and a route_factor of 1 apart, just where it was in the "
+                      "plan",
                       planned->choice.has_scheme, now->choice.has_scheme);
     TEGROUP_IMPL_RULE(!planned->choice.has_losses || now->sequences <= planned->sequences, ERROR_PLAN,
                       "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,

@@ -2566,8 +2566,8 @@ static __device__ __forceinline__ float tegroup_impl_exp(float x) { return tegro
 static __device__ __forceinline__ float tegroup_impl_score(tegroup_score score, float x) {
     return tegroup_impl_score_f32(score, x);
 }
-static __device__ __forceinline__ float tegroup_impl_score_slope(tegroup_score score, float s) {
-    return tegroup_impl_score_slope_f32(score, s);
+static __device__ __forceinline__ float tegroup_impl_score_grad(tegroup_score score, float s, float grad_log) {
+    return tegroup_impl_score_grad_f32(score, s, grad_log);
 }
 static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_f32 *keys, tegroup_dtype dtype,
                                                             const void *logits, int32_t first, int32_t experts) {
@@ -2603,10 +2603,6 @@ static __device__ __forceinline__ float tegroup_impl_scheme_weight(const tegroup
                                                                   float divisor) {
     return tegroup_impl_scheme_weight_f32(&s, score, divisor);
 }
-static __device__ __forceinline__ float tegroup_impl_scheme_grad(const tegroup_router_scheme &s, float grad_weight,
-                                                                float dot, float divisor, int32_t normalize) {
-    return tegroup_impl_scheme_grad_f32(&s, grad_weight, dot, divisor, normalize);
-}
 
 static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_key_of(double x) {
     return tegroup_impl_key_of_f64(x);
@@ -2615,8 +2611,8 @@ static __device__ __forceinline__ double tegroup_impl_exp(double x) { return teg
 static __device__ __forceinline__ double tegroup_impl_score(tegroup_score score, double x) {
     return tegroup_impl_score_f64(score, x);
 }
-static __device__ __forceinline__ double tegroup_impl_score_slope(tegroup_score score, double s) {
-    return tegroup_impl_score_slope_f64(score, s);
+static __device__ __forceinline__ double tegroup_impl_score_grad(tegroup_score score, double s, double grad_log) {
+    return tegroup_impl_score_grad_f64(score, s, grad_log);
 }
 static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_f64 *keys, tegroup_dtype dtype,
                                                             const void *logits, int32_t first, int32_t experts) {
@@ -2651,10 +2647,6 @@ static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_rou
 static __device__ __forceinline__ double tegroup_impl_scheme_weight(const tegroup_router_scheme &s, double score,
                                                                   double divisor) {
     return tegroup_impl_scheme_weight_f64(&s, score, divisor);
-}
-static __device__ __forceinline__ double tegroup_impl_scheme_grad(const tegroup_router_scheme &s, double grad_weight,
-                                                                double dot, double divisor, int32_t normalize) {
-    return tegroup_impl_scheme_grad_f64(&s, grad_weight, dot, divisor, normalize);
 }
 
 /* The largest of the lanes' values. */
@@ -3031,25 +3023,25 @@ static __global__ void __launch_bounds__(256)
 /* ==== [13] Router kernels: gradients of schemes, and launches (src/moe/router_scheme_launch_cuda.h) ==== */
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
+/* As tegroup_impl_scheme_shares_f32; slopes NULL: no loss has a gradient. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
-                                                                  const REAL *scores, const double *slopes,
+                                                                  const REAL *scores, const double *slopes, REAL by,
                                                                   REAL *grads) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
+    const bool shared = slopes && desc.scheme.score != TEGROUP_SCORE_SOFTMAX;
     REAL sum = 0, mean = 0;
-    if (!slopes || desc.scheme.score == TEGROUP_SCORE_SOFTMAX) return;
-    for (int32_t e = lane; e < desc.experts; e += 32) {
-        sum += scores[e];
-        mean += grads[e] * scores[e];
-    }
-    sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-    mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
-    for (int32_t e = lane; e < desc.experts; e += 32) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
+    for (int32_t e = lane; shared && e < desc.experts; e += 32) sum += scores[e];
+    if (shared) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    if (sum == 0) sum = 1;
+    for (int32_t e = lane; shared && e < desc.experts; e += 32) mean += by * (REAL)slopes[e] * (scores[e] / sum);
+    if (shared) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+    for (int32_t e = lane; e < desc.experts; e += 32)
+        grads[e] = slopes ? scores[e] / sum * (by * (REAL)slopes[e] - mean) : (REAL)0;
 }
 
-/* The gradients of a token's scores by what was chosen, on top of what is there: as tegroup_impl_scheme_choices_f32.
- * Keys make room for the gradients when the choices are known. */
+/* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
+ * the choices are known. */
 template <typename REAL, typename KEY>
 static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
                                                                    int64_t token,
@@ -3058,29 +3050,33 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     const tegroup_router_scheme &s = desc.scheme;
     const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
     const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
-    REAL weight[2] = {0, 0}, dot = 0;
-    int32_t kept = 0;
+    REAL grad[2] = {0, 0}, mean = 0;
+    int32_t mine[2], kept = 0;
     for (int32_t i = 0; i < 2; i++) { /* choices i * 32 + lane: there are at most 64 */
-        const int32_t j = 32 * i + lane, e = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
-        if (e >= 0) weight[i] = grad_weights[j];
-        if (e >= 0) dot += weight[i] * my.row[e];
-        if (j < k) my.indices[j] = e;
-        kept += __popc(__ballot_sync(0xffffffffu, e >= 0));
+        const int32_t j = 32 * i + lane;
+        mine[i] = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
+        if (mine[i] >= 0) grad[i] = grad_weights[j];
+        if (j < k) my.indices[j] = mine[i];
+        kept += __popc(__ballot_sync(0xffffffffu, mine[i] >= 0));
     }
     __syncwarp();
-    dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
     if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
         my.rank(s, experts);
         my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
     }
-    for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
-    tegroup_impl_scheme_shares(desc, my.row, slopes, grads);
+    tegroup_impl_scheme_shares(desc, my.row, slopes, by, grads);
     if (kept == 0) return;
     const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
-    for (int32_t i = 0; i < 2; i++) weight[i] = tegroup_impl_scheme_grad(s, weight[i], dot, divisor, desc.normalize);
+    for (int32_t i = 0; i < 2; i++)
+        if (desc.normalize && divisor != 0 && mine[i] >= 0) mean += grad[i] * (my.row[mine[i]] / divisor);
+    if (desc.normalize) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t e = 32 * i + lane < k ? my.indices[32 * i + lane] : -1;
+        grad[i] = e < 0 ? (REAL)0 : tegroup_impl_scheme_weight(s, my.row[e], divisor) * (grad[i] - mean);
+    }
     for (int32_t j = 0; j < k; j++) { /* in order: an expert that was given twice gets both */
-        const REAL grad = __shfl_sync(0xffffffffu, j < 32 ? weight[0] : weight[1], j % 32);
-        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += grad;
+        const REAL of_choice = __shfl_sync(0xffffffffu, j < 32 ? grad[0] : grad[1], j % 32);
+        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += of_choice;
     }
 }
 
@@ -3106,17 +3102,17 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
         for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
         __syncwarp();
         tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
-        REAL largest = 0, z = 0, mean = 0;
+        REAL largest = 0, z = 0, sum = 0;
         const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
         if (logits) {
             const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
-        for (int32_t e = lane; softmax && e < experts; e += 32) mean += my.row[e] * grads[e];
-        if (softmax) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        for (int32_t e = lane; softmax && e < experts; e += 32) sum += grads[e];
+        if (softmax) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         for (int32_t e = lane; e < experts; e += 32) {
             const REAL score = my.row[e];
-            REAL grad = softmax ? score * (grads[e] - mean) : tegroup_impl_score_slope(s.score, score) * grads[e];
+            REAL grad = softmax ? grads[e] - score * sum : tegroup_impl_score_grad(s.score, score, grads[e]);
             if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
             tegroup_impl_store_here(desc.grad_logits, out, e, grad);
         }
@@ -5950,7 +5946,8 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
         shared.copies[piece] = copy;
     }
     if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
-    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
+    if (piece == 3 && call.desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
     if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
     shared.global = tegroup_impl_group_global(&call.desc, g);
     if (!tegroup_impl_scaled_as_one(&call.facts)) return;
@@ -11388,7 +11385,10 @@ typedef struct tegroup_impl_sm90_call {
         tegroup_impl_gpu_epilogue epilogue;
         tegroup_impl_sm90_weights weights; /* of kernels that decode them, which have no activation */
     };
-    uint64_t activated_shift; /* the shift of `activated` */
+    union {
+        uint64_t activated_shift; /* the shift of `activated` */
+        int32_t dealt;            /* a weight gradient's tiles are dealt where no group has more rows than that */
+    };
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
@@ -11439,6 +11439,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
     static constexpr bool PACES = !TURNS; /* see tegroup_impl_sm90_row */
+    /* Who gives the other warpgroup its turn after a tile without steps (see the multiplier's yield). */
+    static constexpr bool STORER_YIELDS = TURNS && !FITS;
     /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
     /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */
@@ -11516,7 +11518,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
  * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
- * weight gradient's groups are walked from the largest one on. */
+ * weight gradient's groups are walked from the largest one on, balanced or dealt (see TEGROUP_IMPL_SM90_DEALT_ROWS). */
 
 /* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
@@ -11546,7 +11548,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         balanced = SHAPE::BALANCES
                    && (SHAPE::FITS
                        || (SHAPE::OP == TEGROUP_OP_WGRAD
-                               ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                               ? uneven() && most_rows() > call.dealt
                                : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
                                      || (SHAPE::TAPERS && call.narrows > 0)));
     }
@@ -11555,6 +11557,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
+    /* Whether tiles of a weight gradient may take unlike times. */
+    __device__ __forceinline__ bool uneven() const { return cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS); }
     /* Whether all tiles of group g are narrow; below, the tiles of its tile rows, and how many of these are wide. */
     __device__ __forceinline__ bool tapers(int32_t g) const {
         return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
@@ -11583,10 +11587,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                                                  : (int32_t)desc.b.shape.rows;
     }
     /* The cost of a tile of a group of `there` rows: the time of wgmma or, if that is longer, the time to store the
-     * results, which for results of two bytes is that of 6 steps. */
+     * results. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
-                      results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
+                      results = tegroup_impl_sm90_store_steps(desc.d.dtype == TEGROUP_DTYPE_F32, call.has_c);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
@@ -11614,7 +11618,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
         int32_t g = from + lane();
         if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* Otherwise FITS has empty stretches. */
-            if (SHAPE::OP == TEGROUP_OP_WGRAD && balanced && order) g = order[g];
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && order && uneven()) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
             meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
@@ -11866,7 +11870,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         const uint64_t address = (uint64_t)(uintptr_t)pointers[item->group];
         item->origin[operand] += address;
         if (address % 16 == 0) return;
-        if (operand == TEGROUP_IMPL_D) item->lines = 0;
+        if (operand == TEGROUP_IMPL_D) (SHAPE::OP == TEGROUP_OP_WGRAD ? item->cols : item->lines) = 0;
         else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
     }
 };
@@ -12660,6 +12664,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         }
         tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
+    /* Of a tile without steps: gives the other warpgroup its turn when the first result is written, for all warps.
+     * Their lanes all have seen their own turn come then (see the multiplier's yield). */
+    __device__ __forceinline__ void yield_for(int group, const tegroup_impl_sm90_item &item, int result) const {
+        if (SHAPE::STORER_YIELDS && item.k <= 0 && result == 0)
+            for (int i = 0; i < 4; i++) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
+    }
     template <bool WIDE>
     __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -12669,6 +12679,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         for (int i = 0; i < results::COUNT; i++) {
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
+            yield_for(group, item, i);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
                 && !ends(item, line_of(group) + i / results::ACROSS * 64, i % results::ACROSS * results::COLS,
                          results::COLS))
@@ -12740,6 +12751,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             const uint32_t set = *done + i;
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
+            yield_for(group, item, i);
             if (place_set(group, item, i, &x, &y, &z)) {
                 if (keeps_d) {
                     tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,
@@ -12843,9 +12855,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
     /* Gives the other warpgroup its turn. Each lane of the warp must have seen its own turn come, or it might miss the
-     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that. For a tile without steps it
-     * relies on ptxas making the wait for a turn one instruction of the whole warp; a __syncwarp here, or only on the
-     * path of such a tile, makes ptxas serialize wgmma (C7511). */
+     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that, and so does the storer,
+     * which yields for a tile without steps. (A __syncwarp here, or only on the path of such a tile, makes ptxas
+     * serialize wgmma, C7511. So does a storer that yields for fitting tiles, all of which have no steps or none: there
+     * it is left to ptxas, which makes the wait for a turn one instruction of the whole warp.) */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -12886,7 +12899,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
-        yield(group);
+        if (!SHAPE::STORER_YIELDS) yield(group);
     }
     /* Sums for the first COLS columns of the tile. */
     template <int COLS, typename OPERANDS = tegroup_impl_wgmma_halves<BF16>>
@@ -15015,6 +15028,19 @@ static inline void tegroup_impl_sm90_call_of(const tegroup_gemm_desc *desc, tegr
     call->gathers_b = desc->gather_b.rows > 0;
 }
 
+/* The most rows of a group with which a weight gradient's tiles are dealt, by the rows that the plan expects. */
+static inline int32_t tegroup_impl_sm90_dealt_rows(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   const tegroup_impl_sm90_row *row, int64_t blocks, int has_c) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t groups = tegroup_impl_max(1, p->groups), mean = tegroup_impl_expected_rows(desc, p) / groups,
+                  tiles = tegroup_impl_ceil_div(p->n, row->tile_m) * tegroup_impl_ceil_div(p->k, row->tile_n),
+                  steps = tegroup_impl_max(tegroup_impl_ceil_div(mean, TEGROUP_IMPL_SM90_K),
+                                           tegroup_impl_sm90_store_steps(p->d == TEGROUP_DTYPE_F32, has_c)),
+                  of_block = tegroup_impl_mul(tegroup_impl_mul(groups, tiles), steps) / blocks;
+    if (mean > TEGROUP_IMPL_SM90_DEALT_ROWS) return 0;
+    return (int32_t)tegroup_impl_min(INT32_MAX, of_block / TEGROUP_IMPL_SM90_DEALT_PART * TEGROUP_IMPL_SM90_K);
+}
+
 /* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
@@ -15038,6 +15064,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     tegroup_impl_sm90_call_of(desc, &call);
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
+    if (desc->op == TEGROUP_OP_WGRAD)
+        call.dealt = tegroup_impl_sm90_dealt_rows(plan, desc, row, (int64_t)blocks, call.has_c);
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;

@@ -299,10 +299,9 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], error));
     TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
                       "must be set with data", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",

@@ -7,8 +7,8 @@
 
 /* The scales of `from`, stored as `to` says: other strides or the default packing, other parts of a buffer, another
  * scale_dtype, rows that lie elsewhere. Of each group, part, outer block and inner block that both have, the scale is
- * copied. What else the default packing of `to` stores (padding; blocks of rows that `from` lacks) becomes 0, in F8E8M0
- * and I32 the byte 0. With strides a word of I32 is written whole, and nothing lies between that would be.
+ * copied. Blocks of rows that `from` lacks become 0, and so does the padding of `to`'s default packing; in F8E8M0 and
+ * I32 that is the byte 0. With strides a word of I32 is written whole, and what lies between is not touched.
  *
  * Values stay what they are: the same type; BF16 to F32; F8E8M0 and I32 to each other and to BF16 or F32; F32 and BF16
  * to F8E8M0 or I32, if they are powers of two, 2^-127 to 2^127, or NaN. One that is not is an error on the host, and

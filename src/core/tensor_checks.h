@@ -149,11 +149,11 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE_AS(DTYPE, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
-                         TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
+    TEGROUP_IMPL_RULE_AS(DTYPES, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                         facts->data_dtypes, 0);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
                          "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
@@ -208,12 +208,11 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return tegroup_impl_check_scales(t, name, error);
 }
 
-/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a
- * type that it might have. */
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_dtype usual, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
-                         "must be set with data", usual, 0);
+                                                       tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPES, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     return TEGROUP_OK;
 }
 

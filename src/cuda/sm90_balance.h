@@ -23,6 +23,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, 
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are a multiple of 8 up to 256, and steps at most 2^25 */
 }
+/* The steps that take as long as storing a tile's results. added: C is loaded, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_store_steps(int f32, int added) { return (f32 ? 12 : 6) * (added ? 2 : 1); }
 /* The columns that cost as much as a fitting tile of `cols`. Its steps wait for shared memory: those of 96, 128, 160
  * and 192 columns take as long as wgmma takes for 160, 165, 176 and 203. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
@@ -32,6 +34,13 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
 /* Steps of all tiles of an average group below which scheduling is round-robin: balancing makes every block find all
  * stretches, and a few tiles of short sums are done sooner than that. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
+
+/* Tiles of a weight gradient whose groups are short and of unlike sizes are dealt: round-robin, from the largest group
+ * on. Short groups have at most that many rows in the mean, and take no longer to multiply than results of two bytes
+ * to store. No block then has to do more than another by more than a tile of the largest group, which is to be at most
+ * such a part of what a block has to do. (docs/lab/scheduler.md) */
+#define TEGROUP_IMPL_SM90_DEALT_ROWS 384
+#define TEGROUP_IMPL_SM90_DEALT_PART 4
 
 /* ---- balance: a tile goes to a block that would be done first, if all tiles took as long as they cost ----
  *

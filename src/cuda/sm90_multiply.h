@@ -68,9 +68,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
     /* Gives the other warpgroup its turn. Each lane of the warp must have seen its own turn come, or it might miss the
-     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that. For a tile without steps it
-     * relies on ptxas making the wait for a turn one instruction of the whole warp; a __syncwarp here, or only on the
-     * path of such a tile, makes ptxas serialize wgmma (C7511). */
+     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that, and so does the storer,
+     * which yields for a tile without steps. (A __syncwarp here, or only on the path of such a tile, makes ptxas
+     * serialize wgmma, C7511. So does a storer that yields for fitting tiles, all of which have no steps or none: there
+     * it is left to ptxas, which makes the wait for a turn one instruction of the whole warp.) */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -111,7 +112,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
-        yield(group);
+        if (!SHAPE::STORER_YIELDS) yield(group);
     }
     /* Sums for the first COLS columns of the tile. */
     template <int COLS, typename OPERANDS = tegroup_impl_wgmma_halves<BF16>>

@@ -2,7 +2,6 @@
 
 #pragma once
 #include "base/version.h"
-#include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
@@ -19,7 +18,7 @@
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
  * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
- * weight gradient's groups are walked from the largest one on. */
+ * weight gradient's groups are walked from the largest one on, balanced or dealt (see TEGROUP_IMPL_SM90_DEALT_ROWS). */
 
 /* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
@@ -49,7 +48,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         balanced = SHAPE::BALANCES
                    && (SHAPE::FITS
                        || (SHAPE::OP == TEGROUP_OP_WGRAD
-                               ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                               ? uneven() && most_rows() > call.dealt
                                : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
                                      || (SHAPE::TAPERS && call.narrows > 0)));
     }
@@ -58,6 +57,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
+    /* Whether tiles of a weight gradient may take unlike times. */
+    __device__ __forceinline__ bool uneven() const { return cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS); }
     /* Whether all tiles of group g are narrow; below, the tiles of its tile rows, and how many of these are wide. */
     __device__ __forceinline__ bool tapers(int32_t g) const {
         return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
@@ -86,10 +87,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                                                  : (int32_t)desc.b.shape.rows;
     }
     /* The cost of a tile of a group of `there` rows: the time of wgmma or, if that is longer, the time to store the
-     * results, which for results of two bytes is that of 6 steps. */
+     * results. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
-                      results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
+                      results = tegroup_impl_sm90_store_steps(desc.d.dtype == TEGROUP_DTYPE_F32, call.has_c);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
@@ -117,7 +118,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
         int32_t g = from + lane();
         if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* Otherwise FITS has empty stretches. */
-            if (SHAPE::OP == TEGROUP_OP_WGRAD && balanced && order) g = order[g];
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && order && uneven()) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
             meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
@@ -369,7 +370,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         const uint64_t address = (uint64_t)(uintptr_t)pointers[item->group];
         item->origin[operand] += address;
         if (address % 16 == 0) return;
-        if (operand == TEGROUP_IMPL_D) item->lines = 0;
+        if (operand == TEGROUP_IMPL_D) (SHAPE::OP == TEGROUP_OP_WGRAD ? item->cols : item->lines) = 0;
         else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
     }
 };

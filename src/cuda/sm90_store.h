@@ -42,6 +42,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         }
         tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
+    /* Of a tile without steps: gives the other warpgroup its turn when the first result is written, for all warps.
+     * Their lanes all have seen their own turn come then (see the multiplier's yield). */
+    __device__ __forceinline__ void yield_for(int group, const tegroup_impl_sm90_item &item, int result) const {
+        if (SHAPE::STORER_YIELDS && item.k <= 0 && result == 0)
+            for (int i = 0; i < 4; i++) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
+    }
     template <bool WIDE>
     __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -51,6 +57,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         for (int i = 0; i < results::COUNT; i++) {
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
+            yield_for(group, item, i);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
                 && !ends(item, line_of(group) + i / results::ACROSS * 64, i % results::ACROSS * results::COLS,
                          results::COLS))
@@ -122,6 +129,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             const uint32_t set = *done + i;
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
+            yield_for(group, item, i);
             if (place_set(group, item, i, &x, &y, &z)) {
                 if (keeps_d) {
                     tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,

@@ -73,7 +73,10 @@ typedef struct tegroup_impl_sm90_call {
         tegroup_impl_gpu_epilogue epilogue;
         tegroup_impl_sm90_weights weights; /* of kernels that decode them, which have no activation */
     };
-    uint64_t activated_shift; /* the shift of `activated` */
+    union {
+        uint64_t activated_shift; /* the shift of `activated` */
+        int32_t dealt;            /* a weight gradient's tiles are dealt where no group has more rows than that */
+    };
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
@@ -124,6 +127,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
     static constexpr bool PACES = !TURNS; /* see tegroup_impl_sm90_row */
+    /* Who gives the other warpgroup its turn after a tile without steps (see the multiplier's yield). */
+    static constexpr bool STORER_YIELDS = TURNS && !FITS;
     /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
     /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */

@@ -51,9 +51,11 @@ TEGROUP_IMPL_HD float tegroup_impl_inverse_largest(tegroup_dtype dtype) {
                                            : 1.0f / 6.0f;
 }
 
-/* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
+/* x, with a magnitude of at most `limit`; NaN stays. By bits, so that no flag takes a NaN for a number. */
 TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
-    return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
+    const uint32_t bits = tegroup_impl_bits_of_f32(x), most = tegroup_impl_bits_of_f32(limit);
+    return !tegroup_impl_is_nan(x) && (bits & 0x7fffffffu) > most ? tegroup_impl_f32_of_bits(bits >> 31 << 31 | most)
+                                                                  : x;
 }
 #define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
 

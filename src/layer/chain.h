@@ -15,6 +15,7 @@
 #include "base/rules.h"
 #include "base/range.h"
 #include "core/layout.h"
+#include "core/checks.h"
 #include "core/snapshot_checks.h"
 #include "layer/activation.h"
 #include "layer/linear_rules.h"
@@ -167,8 +168,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
-                         "must be set", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
+                         "must be set", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));

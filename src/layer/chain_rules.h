@@ -52,8 +52,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
-    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
-                         TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
                            "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
@@ -81,8 +81,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
 static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
-                         "must be set with data", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
+                         "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
@@ -128,8 +128,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its outputs become columns */
-        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
-                             TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                             TEGROUP_IMPL_FLOATS, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
         TEGROUP_IMPL_RULE_ENUM(op->weights.weight_layout, TEGROUP_WEIGHT_IN_OUT, "weight_layout",
@@ -138,8 +138,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
         const int32_t groups = desc->input.shape.groups;
-        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
-                             TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
+                             TEGROUP_IMPL_FLOATS, 0);
         TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
                           "must equal input.shape.groups", groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
@@ -149,7 +149,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                              chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+        TEGROUP_IMPL_RULE_AS(DTYPES, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                              "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
@@ -162,7 +162,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                          "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
@@ -334,8 +334,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
             value->data = given->out.data;
             continue;
         }
-        TEGROUP_IMPL_RULE_AS(DTYPE, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
-                             "must be set for the last op", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPES, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
+                             "must be set for the last op", TEGROUP_IMPL_FLOATS, 0);
         value->data =
             desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
         tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));

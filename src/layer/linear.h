@@ -53,11 +53,10 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (!tegroup_impl_layer_has(layer, tensor))
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], TEGROUP_DTYPE_F64, error));
-    TEGROUP_IMPL_RULE_AS(DTYPE,
-                         TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
-                         ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
+            TEGROUP_IMPL_TRY(tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], error));
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad), ERROR_UNSET,
+        "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_IMPL_FLOATS, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -73,7 +72,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias),
                          ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
@@ -108,9 +107,9 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
                          layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
-                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+                         "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     tegroup_impl_layer_product(&layer, (int)op, gemm);
     return TEGROUP_OK;
 }

@@ -378,8 +378,8 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
-    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
-                         TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
+                         TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
                          "must have been set when the plan was made", 0,
                          layer->tensor[tegroup_impl_layer_output(product)]->dtype);

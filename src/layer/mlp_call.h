@@ -240,14 +240,14 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     call->plans = plans;
     call->reads = call->writes = 0;
     call->count = 0;
-    TEGROUP_IMPL_RULE_AS(DTYPE,
+    TEGROUP_IMPL_RULE_AS(DTYPES,
                          op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
                              || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, "fc1.main_grad.dtype",
-                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
-                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+                         "must be set: it is what this call writes", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_mlp_apart(desc) == (up != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                          "fc1_up.weight.dtype", "must be set just when planned so", up, desc->fc1_up.weight.dtype);
     for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)

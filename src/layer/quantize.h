@@ -226,7 +226,9 @@ static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *
                                               tegroup_impl_quantize_tile *tile) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
-                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+                             dy = desc->grad_output.dtype == TEGROUP_DTYPE_UNSET
+                                      ? in /* nobody asks */
+                                      : tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
     int32_t r;
     tile->row = row;
     tile->col = col;

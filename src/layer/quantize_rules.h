@@ -133,7 +133,7 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                          "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
+    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, error);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                          ERROR_COMBINATION, "grad_row_scale.dtype",

@@ -202,7 +202,8 @@ static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup
         shared.copies[piece] = copy;
     }
     if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
-    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
+    if (piece == 3 && call.desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
     if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
     shared.global = tegroup_impl_group_global(&call.desc, g);
     if (!tegroup_impl_scaled_as_one(&call.facts)) return;

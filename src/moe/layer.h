@@ -88,7 +88,9 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
                       router->balance_loss ? "router.balance_loss" : "router.z_loss",
                       "must be NULL where the plan had no loss", 0, 1);
     TEGROUP_IMPL_RULE(!planned->choice.has_losses || planned->choice.has_scheme == now->choice.has_scheme, ERROR_PLAN,
-                      "router.scheme", "must be all zero, z_coefficient apart, just where it was in the plan",
+                      "router.scheme",
+                      "must be all zero, z_coefficient and a route_factor of 1 apart, just where it was in the "
+                      "plan",
                       planned->choice.has_scheme, now->choice.has_scheme);
     TEGROUP_IMPL_RULE(!planned->choice.has_losses || now->sequences <= planned->sequences, ERROR_PLAN,
                       "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,

@@ -40,12 +40,13 @@ typedef struct tegroup_moe_format {
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
  * everything but what addresses lead to. A call may have fewer tokens and smaller capacities than the plan, other
  * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
- * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
- * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
- * the workspace is written, except what a host list of weights has for the experts that are chosen: a forward that
- * misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and may be captured: which
- * experts are chosen is up to each replay. Outputs overlap nothing that their call touches; check_level DEEP compares
- * what a list in host memory points to, too, but not two lists with each other.
+ * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart, and a
+ * route_factor of 1 counts as 0). All else is as planned, and forward, dgrad and wgrad of one step agree in everything.
+ * Everything is checked before anything but the workspace is written, except what a host list of weights has for the
+ * experts that are chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order,
+ * without copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that
+ * their call touches; check_level DEEP compares what a list in host memory points to, too, but not two lists with each
+ * other.
  *
  * An error's field is a path in this struct, or in its member that `within` names, router or experts; what its rule
  * compares it with is named as in that member. */

@@ -125,10 +125,14 @@ TEGROUP_IMPL_HD REAL tegroup_impl_score_FSUF(tegroup_score score, REAL x) {
     return tegroup_impl_sqrt_FSUF(x > 0 ? x + tail : tail);
 }
 
-/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
-TEGROUP_IMPL_HD REAL tegroup_impl_score_slope_FSUF(tegroup_score score, REAL s) {
-    if (score == TEGROUP_SCORE_SIGMOID) return s * ((REAL)1 - s);
-    return s < (REAL)1e-9 ? s / (REAL)2 : -tegroup_impl_expm1_FSUF(-(s * s)) / ((REAL)2 * s);
+/* The gradient of a logit, from that of the logarithm of its score s: gradients of scores themselves overflow where
+ * scores are tiny. The derivative of log(s) is 1 - s for a sigmoid; for s = sqrt(log(1 + exp(x))) it is
+ * (1 - exp(-s^2)) / (2 s^2), 1/2 near 0. An infinite score stays where it is. */
+TEGROUP_IMPL_HD REAL tegroup_impl_score_grad_FSUF(tegroup_score score, REAL s, REAL grad_log) {
+    const REAL square = s * s;
+    if (score == TEGROUP_SCORE_SIGMOID) return grad_log * ((REAL)1 - s);
+    if (s > (REAL)TEGROUP_IMPL_LARGEST_FSUF) return grad_log == grad_log ? (REAL)0 : grad_log;
+    return grad_log * (square < (REAL)1e-18 ? (REAL)0.5 : -tegroup_impl_expm1_FSUF(-square) / ((REAL)2 * square));
 }
 
 /* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
@@ -176,13 +180,6 @@ TEGROUP_IMPL_HD REAL tegroup_impl_scheme_weight_FSUF(const tegroup_router_scheme
     const REAL factor = s->route_factor != 0 ? (REAL)s->route_factor : (REAL)1;
     return divisor == 0 ? (REAL)0 : score / divisor * factor;
 }
-/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
-TEGROUP_IMPL_HD REAL tegroup_impl_scheme_grad_FSUF(const tegroup_router_scheme *s, REAL grad_weight, REAL dot,
-                                                   REAL divisor, int32_t normalize) {
-    const REAL factor = s->route_factor != 0 ? (REAL)s->route_factor : (REAL)1;
-    return divisor == 0 ? (REAL)0 : factor * tegroup_impl_choice_grad_FSUF(grad_weight, dot, divisor, normalize);
-}
-
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
 static inline REAL tegroup_impl_exponentials_FSUF(tegroup_dtype dtype, const void *logits, int32_t experts,
                                                   REAL *largest, REAL *terms) {
@@ -268,14 +265,16 @@ static inline void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc *desc,
     }
 }
 
-/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
- * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+/* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
+ * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
+ * went nowhere. */
 static inline void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backward_desc *desc, int64_t token,
                                                     const REAL *scores, REAL *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const REAL *grad_weights = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
-    REAL divisor = 0, dot = 0;
+    REAL divisor = 0, mean = 0;
     for (j = 0; j < desc->k; j++) {
         indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
         kept += listed[j] >= 0;
@@ -283,15 +282,28 @@ static inline void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backwar
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_FSUF(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
-    for (j = 0; j < desc->k; j++) {
+    for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
-        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
-    }
     divisor = desc->normalize ? divisor + (REAL)s->normalize_epsilon : (REAL)1;
+    for (j = 0; desc->normalize && divisor != 0 && j < desc->k; j++)
+        if (listed[j] >= 0) mean += grad_weights[j] * (scores[listed[j]] / divisor);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0)
-            grads[indices[j]] += tegroup_impl_scheme_grad_FSUF(s, listed[j] >= 0 ? grad_weights[j] : (REAL)0, dot,
-                                                               divisor, desc->normalize);
+            grads[indices[j]] += tegroup_impl_scheme_weight_FSUF(s, scores[indices[j]], divisor)
+                                 * ((listed[j] >= 0 ? grad_weights[j] : (REAL)0) - mean);
+}
+
+/* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
+ * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
+static inline void tegroup_impl_scheme_shares_FSUF(const tegroup_router_backward_desc *desc, const REAL *scores,
+                                                   const double *slopes, REAL by, REAL *grads) {
+    const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
+    REAL sum = 0, mean = 0;
+    int32_t e;
+    for (e = 0; !softmax && e < desc->experts; e++) sum += scores[e];
+    if (softmax || sum == 0) sum = 1;
+    for (e = 0; !softmax && e < desc->experts; e++) mean += by * (REAL)slopes[e] * (scores[e] / sum);
+    for (e = 0; e < desc->experts; e++) grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
 }
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
@@ -303,25 +315,20 @@ static inline void tegroup_impl_scheme_grad_row_FSUF(const tegroup_router_backwa
     const REAL *scores = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     const double *slopes = tegroup_impl_loss_slopes(desc, token);
     const REAL by = desc->loss_scale != 0 ? (REAL)desc->loss_scale : (REAL)1;
-    REAL grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    REAL grads[TEGROUP_MAX_GROUPS], all = 0, sum, largest = 0, z = 0;
     int32_t e;
-    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (REAL)slopes[e] : (REAL)0;
-    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
-        for (e = 0; e < desc->experts; e++) sum += scores[e];
-        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (REAL)0 : grads[e] * scores[e] / sum;
-        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
-    }
+    for (e = 0; e < desc->experts; e++) grads[e] = 0;
+    if (there && slopes) tegroup_impl_scheme_shares_FSUF(desc, scores, slopes, by, grads);
     if (there) tegroup_impl_scheme_choices_FSUF(desc, token, scores, grads);
-    mean = 0;
-    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    for (e = 0; softmax && e < desc->experts; e++) all += grads[e];
     if (there && logits) {
         sum = tegroup_impl_exponentials_FSUF(desc->logits.dtype, logits, desc->experts, &largest, NULL);
         z = by * (REAL)slopes[desc->experts] * (REAL)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
         REAL grad = !there    ? (REAL)0
-                    : softmax ? scores[e] * (grads[e] - mean)
-                              : tegroup_impl_score_slope_FSUF(s->score, scores[e]) * grads[e];
+                    : softmax ? grads[e] - scores[e] * all
+                              : tegroup_impl_score_grad_FSUF(s->score, scores[e], grads[e]);
         if (there && logits)
             grad += z * tegroup_impl_exp_FSUF(tegroup_impl_load_FSUF(desc->logits.dtype, logits, e) - largest);
         tegroup_impl_store_FSUF(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);

@@ -34,8 +34,8 @@ static __device__ __forceinline__ REAL tegroup_impl_exp(REAL x) { return tegroup
 static __device__ __forceinline__ REAL tegroup_impl_score(tegroup_score score, REAL x) {
     return tegroup_impl_score_FSUF(score, x);
 }
-static __device__ __forceinline__ REAL tegroup_impl_score_slope(tegroup_score score, REAL s) {
-    return tegroup_impl_score_slope_FSUF(score, s);
+static __device__ __forceinline__ REAL tegroup_impl_score_grad(tegroup_score score, REAL s, REAL grad_log) {
+    return tegroup_impl_score_grad_FSUF(score, s, grad_log);
 }
 static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_FSUF *keys, tegroup_dtype dtype,
                                                             const void *logits, int32_t first, int32_t experts) {
@@ -70,10 +70,6 @@ static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_rou
 static __device__ __forceinline__ REAL tegroup_impl_scheme_weight(const tegroup_router_scheme &s, REAL score,
                                                                   REAL divisor) {
     return tegroup_impl_scheme_weight_FSUF(&s, score, divisor);
-}
-static __device__ __forceinline__ REAL tegroup_impl_scheme_grad(const tegroup_router_scheme &s, REAL grad_weight,
-                                                                REAL dot, REAL divisor, int32_t normalize) {
-    return tegroup_impl_scheme_grad_FSUF(&s, grad_weight, dot, divisor, normalize);
 }
 /* @end */
 

@@ -21,25 +21,25 @@
 #include "moe/router_losses_cuda.h"
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
+/* As tegroup_impl_scheme_shares_f32; slopes NULL: no loss has a gradient. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
-                                                                  const REAL *scores, const double *slopes,
+                                                                  const REAL *scores, const double *slopes, REAL by,
                                                                   REAL *grads) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
+    const bool shared = slopes && desc.scheme.score != TEGROUP_SCORE_SOFTMAX;
     REAL sum = 0, mean = 0;
-    if (!slopes || desc.scheme.score == TEGROUP_SCORE_SOFTMAX) return;
-    for (int32_t e = lane; e < desc.experts; e += 32) {
-        sum += scores[e];
-        mean += grads[e] * scores[e];
-    }
-    sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-    mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
-    for (int32_t e = lane; e < desc.experts; e += 32) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
+    for (int32_t e = lane; shared && e < desc.experts; e += 32) sum += scores[e];
+    if (shared) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    if (sum == 0) sum = 1;
+    for (int32_t e = lane; shared && e < desc.experts; e += 32) mean += by * (REAL)slopes[e] * (scores[e] / sum);
+    if (shared) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+    for (int32_t e = lane; e < desc.experts; e += 32)
+        grads[e] = slopes ? scores[e] / sum * (by * (REAL)slopes[e] - mean) : (REAL)0;
 }
 
-/* The gradients of a token's scores by what was chosen, on top of what is there: as tegroup_impl_scheme_choices_f32.
- * Keys make room for the gradients when the choices are known. */
+/* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
+ * the choices are known. */
 template <typename REAL, typename KEY>
 static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
                                                                    int64_t token,
@@ -48,29 +48,33 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     const tegroup_router_scheme &s = desc.scheme;
     const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
     const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
-    REAL weight[2] = {0, 0}, dot = 0;
-    int32_t kept = 0;
+    REAL grad[2] = {0, 0}, mean = 0;
+    int32_t mine[2], kept = 0;
     for (int32_t i = 0; i < 2; i++) { /* choices i * 32 + lane: there are at most 64 */
-        const int32_t j = 32 * i + lane, e = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
-        if (e >= 0) weight[i] = grad_weights[j];
-        if (e >= 0) dot += weight[i] * my.row[e];
-        if (j < k) my.indices[j] = e;
-        kept += __popc(__ballot_sync(0xffffffffu, e >= 0));
+        const int32_t j = 32 * i + lane;
+        mine[i] = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
+        if (mine[i] >= 0) grad[i] = grad_weights[j];
+        if (j < k) my.indices[j] = mine[i];
+        kept += __popc(__ballot_sync(0xffffffffu, mine[i] >= 0));
     }
     __syncwarp();
-    dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
     if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
         my.rank(s, experts);
         my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
     }
-    for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
-    tegroup_impl_scheme_shares(desc, my.row, slopes, grads);
+    tegroup_impl_scheme_shares(desc, my.row, slopes, by, grads);
     if (kept == 0) return;
     const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
-    for (int32_t i = 0; i < 2; i++) weight[i] = tegroup_impl_scheme_grad(s, weight[i], dot, divisor, desc.normalize);
+    for (int32_t i = 0; i < 2; i++)
+        if (desc.normalize && divisor != 0 && mine[i] >= 0) mean += grad[i] * (my.row[mine[i]] / divisor);
+    if (desc.normalize) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t e = 32 * i + lane < k ? my.indices[32 * i + lane] : -1;
+        grad[i] = e < 0 ? (REAL)0 : tegroup_impl_scheme_weight(s, my.row[e], divisor) * (grad[i] - mean);
+    }
     for (int32_t j = 0; j < k; j++) { /* in order: an expert that was given twice gets both */
-        const REAL grad = __shfl_sync(0xffffffffu, j < 32 ? weight[0] : weight[1], j % 32);
-        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += grad;
+        const REAL of_choice = __shfl_sync(0xffffffffu, j < 32 ? grad[0] : grad[1], j % 32);
+        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += of_choice;
     }
 }
 
@@ -96,17 +100,17 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
         for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
         __syncwarp();
         tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
-        REAL largest = 0, z = 0, mean = 0;
+        REAL largest = 0, z = 0, sum = 0;
         const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
         if (logits) {
             const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
-        for (int32_t e = lane; softmax && e < experts; e += 32) mean += my.row[e] * grads[e];
-        if (softmax) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        for (int32_t e = lane; softmax && e < experts; e += 32) sum += grads[e];
+        if (softmax) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         for (int32_t e = lane; e < experts; e += 32) {
             const REAL score = my.row[e];
-            REAL grad = softmax ? score * (grads[e] - mean) : tegroup_impl_score_slope(s.score, score) * grads[e];
+            REAL grad = softmax ? grads[e] - score * sum : tegroup_impl_score_grad(s.score, score, grads[e]);
             if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
             tegroup_impl_store_here(desc.grad_logits, out, e, grad);
         }

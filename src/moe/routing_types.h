@@ -107,8 +107,8 @@ typedef enum tegroup_group_score {
     TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
 } tegroup_group_score;
 
-/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
- * and the backward call are given the same.
+/* What a router is besides softmax top-k, which is all zero (a route_factor of 1 counts as 0); docs/router.md has the
+ * values of many models. The forward and the backward call are given the same.
  *
  * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
  * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
@@ -202,9 +202,10 @@ typedef struct tegroup_router_backward_desc {
     double         loss_scale;    /* multiplies the gradients of the losses; 0 = 1                               */
     int32_t        threads;       /* as in the forward call                                                      */
     tegroup_router_scheme scheme; /* as in the forward call                                                      */
-    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; absent = the losses have no gradient, or the
-                                      balance loss has that of balance_coefficient and counts. With a scheme that
-                                      coefficient must be 0, and counts are ignored                              */
+    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; needed where scheme.z_coefficient is not 0.
+                                      Absent = the losses have no gradient, or the balance loss has that of
+                                      balance_coefficient and counts. With a scheme that coefficient must be 0, and
+                                      counts are ignored                                                         */
     tegroup_matrix logits;        /* in  as in the forward call; needed where scheme.z_coefficient is not 0, else
                                      ignored                                                                     */
 } tegroup_router_backward_desc;

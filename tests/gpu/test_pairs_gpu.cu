@@ -77,4 +77,35 @@ TEST(pairs_gpu, none_of_one_block) {
     }
 }
 
+/* Weight gradients of short groups of unlike sizes, whose tiles are dealt: right, and bit for bit as where none are. */
+TEST(pairs_gpu, dealt_weight_gradients) {
+    rng r = rng_seed(4104);
+    if (!hopper_here()) return;
+    for (int64_t i = scaled(400) + 6; i > 0; i--) {
+        product p;
+        int64_t counts[70];
+        int right;
+        memset(&p, 0, sizeof p);
+        p.op = TEGROUP_OP_WGRAD;
+        p.in = TEGROUP_DTYPE_BF16;
+        p.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16;
+        p.groups = (int32_t)rng_int(&r, 20, 70);
+        p.n = 16 * rng_int(&r, 1, 22) + 8;
+        p.k = 16 * rng_int(&r, 1, 22) + 8;
+        p.rows = 70 * 450;
+        p.seed = rng_next(&r);
+        for (int g = 0; g < p.groups; g++) counts[g] = rng_chance(&r, 50) ? 0 : rng_int(&r, 1, g % 16 ? 140 : 900);
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        p.desc.options.sm_limit = 2;
+        product_counts(&p, counts);
+        p.desc.options.expected_rows = 100 * p.groups;
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        const uint64_t bits = by_kernel(&p, TEGROUP_IMPL_SM90_WGRAD_128X128, &right);
+        ASSERT_TRUE(right);
+        ASSERT_EQ(bits, by_kernel(&p, TEGROUP_IMPL_SM90_WGRAD_128X192, &right));
+        ASSERT_TRUE(right);
+        product_free(&p);
+    }
+}
+
 TEST_MAIN()

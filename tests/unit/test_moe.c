@@ -593,6 +593,57 @@ TEST(moe, router_scheme_gradients_by_finite_differences) {
     printf("router schemes' gradients against differences: %.1e\n", worst);
 }
 
+/* Scores far below 1, down to subnormal ones, in a token's experts or in all: what is normalized depends on the differences of logits
+ * alone, so gradients are those of a softmax over them, however small the scores are and however large the gradients. */
+TEST(moe, router_gradients_of_tiny_scores) {
+    static const tegroup_dtype types[2] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
+    int64_t checked = 0;
+    for (int i = 0; i < 2 * 3 * 2 * 4; i++) {
+        rng r = rng_seed(4026);
+        void *mark = guards_mark();
+        const tegroup_dtype type = types[i & 1];
+        const tegroup_score score = (tegroup_score)(i / 2 % 3);
+        const int by_losses = i / 6 & 1, softmax = score == TEGROUP_SCORE_SOFTMAX;
+        const double depth[4] = {-60, -80, -86, -90.5}, low = depth[i / 12] * (type == TEGROUP_DTYPE_F64 ? 8.1 : 1),
+                     power = score == TEGROUP_SCORE_SQRT_SOFTPLUS ? 0.5 : 1, large = type == TEGROUP_DTYPE_F64 ? 1e30 : 65536;
+        const double logits[4] = {softmax ? 0 : low - 1, low, low + 0.5, softmax ? -1 : low - 2};
+        double gradient[2], share[4], expected[4] = {0, 0, 0, 0}, sum = 0, mean = 0, balance = 0, z = 0;
+        tegroup_router_desc f;
+        if (by_losses && softmax) continue; /* whose scores are the shares */
+        if (score == TEGROUP_SCORE_SIGMOID && depth[i / 12] < -88) continue; /* it is 0 there */
+        memset(&f, 0, sizeof f);
+        f.struct_size = sizeof f;
+        f.space = TEGROUP_SPACE_HOST;
+        f.experts = 4;
+        f.k = 2;
+        f.normalize = !by_losses;
+        f.logits = matrix(&r, type, 1, 4), f.probabilities = matrix(&r, type, 1, 4), f.weights = matrix(&r, type, 1, 2);
+        f.indices = matrix(&r, TEGROUP_DTYPE_I32, 1, 2), f.scheme.given_indices = matrix(&r, TEGROUP_DTYPE_I32, 1, 2), f.counts = matrix(&r, TEGROUP_DTYPE_I64, 1, 4);
+        f.loss_gradients = matrix(&r, TEGROUP_DTYPE_F64, 1, 5);
+        f.scheme.score = score;
+        f.balance_coefficient = by_losses;
+        f.balance_loss = &balance, f.z_loss = &z;
+        for (int e = 0; e < 4; e++) set(&f.logits, 0, e, logits[e]);
+        for (int j = 0; j < 2; j++) set_whole(&f.scheme.given_indices, 0, j, 1 + j);
+        ASSERT_EQ(tegroup_router(&f, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&f, matrix(&r, type, 1, 2), matrix(&r, type, 1, 4));
+        b.loss_scale = large;
+        for (int j = 0; j < 2; j++) gradient[j] = by_losses ? 0 : (j ? -0.5 : 1) * large, set(&b.grad_weights, 0, j, gradient[j]);
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int e = 0; e < 4; e++) share[e] = by_losses || e == 1 || e == 2 ? exp(power * (logits[e] - low)) : 0, sum += share[e];
+        /* the balance loss: 4 experts times half of the assignments each of two, times shares */
+        for (int e = 0; e < 4; e++) expected[e] = by_losses ? (e == 1 || e == 2 ? 4 * 0.5 * large : 0) : e == 1 || e == 2 ? gradient[e - 1] : 0;
+        for (int e = 0; e < 4; e++) mean += share[e] / sum * expected[e];
+        for (int e = 0; e < 4; e++) {
+            const double want = power * share[e] / sum * (expected[e] - mean);
+            ASSERT_LE(fabs(at(&b.grad_logits, 0, e) - want), 1e-4 * large);
+            checked++;
+        }
+        guards_release(mark);
+    }
+    ASSERT_GT(checked, 100);
+}
+
 /* What is the same however it is asked for: a scheme that says nothing new has the plain call's bits; the experts that were taken give
  * the same when they are given; and padding changes nothing for the tokens before it. */
 TEST(moe, router_schemes_that_say_the_same) {

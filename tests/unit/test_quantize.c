@@ -429,11 +429,14 @@ TEST(quantize, refuses_by_field) {
     bench_make();
     ASSERT_PASSING();
     ASSERT_EQ(tegroup_quantize(&w.q, NULL, &error), TEGROUP_OK);
+    w.q.grad_output.pointers_space = TEGROUP_SPACE_HOST; /* nothing of what is absent is read */
+    w.q.grad_output.shape.rows = INT64_C(1) << 62;
+    ASSERT_EQ(tegroup_quantize(&w.q, NULL, &error), TEGROUP_OK);
     ASSERT_EQ(tegroup_quantize(NULL, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
     QUANTIZE(w.q.struct_size = 8, ERROR_STRUCT_SIZE, "struct_size", sizeof w.q, 8);
     QUANTIZE(w.q.space = TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", TEGROUP_SPACE_HOST, 0);
     QUANTIZE(w.q.threads = -1, ERROR_VALUE, "threads", 0, -1);
-    QUANTIZE(w.q.output.dtype = TEGROUP_DTYPE_UNSET, ERROR_UNSET, "output.dtype", TEGROUP_DTYPE_F64, 0);
+    QUANTIZE(w.q.output.dtype = TEGROUP_DTYPE_UNSET, ERROR_UNSET, "output.dtype", (1 << TEGROUP_DTYPE_F8E4M3) | (1 << TEGROUP_DTYPE_F8E5M2), 0);
     QUANTIZE(w.q.output.scaling = TEGROUP_SCALING_NONE; w.q.output.dtype = TEGROUP_DTYPE_F32, ERROR_UNSET, "output.scaling", (1 << TEGROUP_SCALING_COUNT) - 2, 0);
     QUANTIZE(w.q.input.dtype = TEGROUP_DTYPE_F64, ERROR_DTYPE, "input.dtype", PLAIN, TEGROUP_DTYPE_F64);
     QUANTIZE(w.q.input.shape.groups = 2, ERROR_SHAPE, "input.shape.groups", G, 2);
@@ -514,7 +517,7 @@ TEST(quantize, refuses_what_is_made_in_passing_by_field) {
     QUANTIZE(listed(); activated(); w.q.row_scale = rows_of(w.row_scale, R), ERROR_COMBINATION, "row_scale.dtype", 0, TEGROUP_DTYPE_F32);
     QUANTIZE(activated(); w.q.grad_row_scale = rows_of(w.out_row_scale, R), ERROR_COMBINATION, "grad_row_scale.dtype", 0, TEGROUP_DTYPE_F32);
     QUANTIZE(w.q.grad_output = w.q.input, ERROR_UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    QUANTIZE(activated(); w.q.grad_output.data = w.grad, ERROR_UNSET, "grad_output.dtype", TEGROUP_DTYPE_F32, 0);
+    QUANTIZE(activated(); w.q.grad_output.data = w.grad, ERROR_UNSET, "grad_output.dtype", PLAIN | REALS, 0);
     QUANTIZE(gradient(); w.q.grad_output.dtype = TEGROUP_DTYPE_BF16, ERROR_DTYPE, "grad_output.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     QUANTIZE(gradient(); w.q.activation = TEGROUP_ACTIVATION_REGLU, ERROR_SHAPE, "grad_output.shape.cols", C / 2, C);
     QUANTIZE(gradient(); w.q.grad_output.data = NULL, ERROR_NULL_ARGUMENT, "grad_output.data", 1, 0);

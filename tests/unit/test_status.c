@@ -802,7 +802,7 @@ TEST(status, tensors) {
     RAGGED(problem_wgrad, w.wgrad.b, "b");
     TENSOR(problem_wgrad, w.wgrad.d, "d", K);
     UNIFORM(problem_wgrad, w.wgrad.d, "d", N, K);
-    BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", 1, 0);
+    BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", FLOATS, 0);
     /* each of a list's buffers must be addressable with rows as far apart as the widest group has columns */
     BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
         w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
@@ -820,13 +820,13 @@ TEST(status, tensors) {
     BAD(linear_plan, w.linear.weight.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "weight.data", 0, 1);
     BAD(mlp_plan, w.mlp.fc2.weight.pointers = lists[0], UNSET, "fc2.weight.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(mlp_plan, w.mlp.fc1.bias_grad.pointers_space = TEGROUP_SPACE_DEVICE, COMBINATION, "fc1.bias_grad.data", 0, 1);
-    BAD(plan, w.forward.bias.dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale_dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale = NULL, UNSET, "bias.dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(plan_dgrad, w.dgrad.c.pointers = lists[0], UNSET, "c.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(plan, w.forward.bias.dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale_dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale = NULL, UNSET, "bias.dtype", FLOATS, 0);
+    BAD(plan_dgrad, w.dgrad.c.pointers = lists[0], UNSET, "c.dtype", FLOATS, 0);
     BAD(plan_dgrad, w.dgrad.alpha.data = w.alpha, UNSET, "alpha.space", TEGROUP_SPACE_HOST, 0);
     BAD(plan_dgrad, w.dgrad.beta.data = w.beta, UNSET, "beta.space", TEGROUP_SPACE_HOST, 0);
     BAD(plan_dgrad, w.dgrad.row_scale = w.row_scale, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(problem, w.forward.b.dtype = TEGROUP_DTYPE_UNSET, UNSET, "b.dtype", 1, 0);
-    BAD(problem, w.forward.d.dtype = TEGROUP_DTYPE_UNSET, UNSET, "d.dtype", 1, 0);
+    BAD(problem, w.forward.b.dtype = TEGROUP_DTYPE_UNSET, UNSET, "b.dtype", FLOATS, 0);
+    BAD(problem, w.forward.d.dtype = TEGROUP_DTYPE_UNSET, UNSET, "d.dtype", FLOATS, 0);
 }
 
 TEST(status, gemm_options) {
@@ -1362,8 +1362,8 @@ TEST(status, gemm_snapshots) {
     rows_in(snapshot_of(&w.forward.a))[0] = -1, rows_in(w.snapshot)[0] = 0;
     GOOD(check);
     /* What has data must have a type. */
-    BAD(replanned, w.forward.bias.dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale_dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale = NULL, UNSET, "bias.dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(replanned_dgrad, w.dgrad.c.data = w.x, UNSET, "c.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(replanned, w.forward.bias.dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale_dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale = NULL, UNSET, "bias.dtype", FLOATS, 0);
+    BAD(replanned_dgrad, w.dgrad.c.data = w.x, UNSET, "c.dtype", FLOATS, 0);
 }
 
 /* Every pair of an output and something else that a run touches, sharing one element. */
@@ -2197,7 +2197,7 @@ TEST(status, operation_layouts) {
 
 TEST(status, validate) {
     tegroup_tensor *t = &w.validate.tensor;
-    BAD(validate, t->dtype = TEGROUP_DTYPE_UNSET, UNSET, "tensor.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(validate, t->dtype = TEGROUP_DTYPE_UNSET, UNSET, "tensor.dtype", FLOATS, 0);
     BAD(validate, t->dtype = TEGROUP_DTYPE_I32, DTYPE, "tensor.dtype", tegroup_scaling_info(TEGROUP_SCALING_NONE)->data_dtypes, TEGROUP_DTYPE_I32);
     BAD(validate, t->dtype = TEGROUP_DTYPE_F8E5M2; t->scaling = TEGROUP_SCALING_TENSOR, NULL_ARGUMENT, "tensor.scale_inv", 1, 0);
     BAD(validate, w.validate.columnwise = 1, COMBINATION, "columnwise", 0, 1);
@@ -2396,7 +2396,7 @@ TEST(status, linear_plan) {
     NOT(linear_plan_make, NULL AND NULL AND &w.linear_plan_out, NULL_ARGUMENT, "desc", 1, 0);
     NOT(linear_plan_make, &w.linear AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     LINEAR_TENSOR(weight, "weight", K);
-    BAD(linear_plan, ABSENT(weight), UNSET, "weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, ABSENT(weight), UNSET, "weight.dtype", FLOATS, 0);
     BAD(linear_plan, w.linear.weight.shape.groups++, SHAPE, "bias.shape.groups", EXPERTS + 1, EXPERTS);
     BAD(linear_plan, w.linear.weight.shape.rows++, SHAPE, "bias.shape.cols", N + 1, N);
     BAD(linear_plan, w.linear.weight.shape.cols++, SHAPE, "input.shape.cols", K + 1, K);
@@ -2437,9 +2437,9 @@ TEST(status, linear_plan) {
     LINEAR_ROWS(grad_row_scale, "grad_row_scale", 1);
     LINEAR_OUTPUT(grad_row_scale, "grad_row_scale", 1);
 
-    BAD(linear_plan, ABSENT(out); ABSENT(dgrad_out); ABSENT(main_grad), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
-    BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
-    BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "input.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, ABSENT(out); ABSENT(dgrad_out); ABSENT(main_grad), UNSET, "out.dtype", FLOATS, 0);
+    BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "out.dtype", FLOATS, 0);
+    BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "input.dtype", FLOATS, 0);
     BAD(linear_plan, ABSENT(input), COMBINATION, "out", 1, 0);
     BAD(linear_plan, ABSENT(input); ABSENT(grad_output), COMBINATION, "out", 1, 0);
     BAD(linear_plan, ABSENT(input); ABSENT(out), COMBINATION, "main_grad", 1, 0);
@@ -2482,7 +2482,7 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.gather_input.rows = -1, VALUE, "gather_input.rows", TEGROUP_MAX_ROWS, -1);
     BAD(linear_plan, w.linear.gather_grad_output.slots = -1, VALUE, "gather_grad_output.slots", 0, -1);
     BAD(linear_forward, w.linear.gather_input.slot_of_row = (const int64_t *)w.x, UNSET, "gather_input.rows", 1, 0);
-    BAD(linear_gemm, ABSENT(main_grad); ABSENT(bias_grad), UNSET, "main_grad.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_gemm, ABSENT(main_grad); ABSENT(bias_grad), UNSET, "main_grad.dtype", FLOATS, 0);
     NOT(linear_gemm, NULL AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
     NOT(linear_gemm, &w.linear AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
     NOT(linear_gemm, &w.linear AND TEGROUP_OP_UNSET AND &w.gemm, UNSET, "op", TEGROUP_OP_FORWARD, 0);
@@ -2505,7 +2505,7 @@ TEST(status, linear_calls) {
     BAD(linear_forward, memset(&w.linear_plan.forward, 0, sizeof w.linear_plan.forward), PLAN, "out.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(linear_dgrad, memset(&w.linear_plan.dgrad, 0, sizeof w.linear_plan.dgrad), PLAN, "dgrad_out.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(linear_wgrad, memset(&w.linear_plan.wgrad, 0, sizeof w.linear_plan.wgrad), PLAN, "main_grad.dtype", 0, TEGROUP_DTYPE_F32);
-    BAD(linear_forward, ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_forward, ABSENT(out), UNSET, "out.dtype", FLOATS, 0);
     BAD(linear_forward, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
     BAD(linear_dgrad, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
     BAD(linear_wgrad, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
@@ -2604,7 +2604,7 @@ TEST(status, linear_overlaps) {
     BAD(mlp_plan, w.mlp.t.shape.rows = -1, VALUE, #t ".shape.rows", TEGROUP_MAX_ROWS, -1);                                          \
     BAD(mlp_plan, w.mlp.t.ld = -1, LAYOUT, #t ".ld", cols_, -1);                                                                    \
     BAD(mlp_plan, w.mlp.t.shape.cols++, SHAPE, #t ".shape.cols", cols_, (cols_) + 1);                                               \
-    BAD(mlp_plan, w.mlp.t.dtype = TEGROUP_DTYPE_UNSET, UNSET, #t ".dtype", TEGROUP_DTYPE_F64, 0)
+    BAD(mlp_plan, w.mlp.t.dtype = TEGROUP_DTYPE_UNSET, UNSET, #t ".dtype", FLOATS, 0)
 #define MLP_ROWS(t, cols_)                                                                                                          \
     BAD(mlp_plan, w.mlp.t.shape.rows = ROWS + 1, SHAPE, #t ".shape.rows", ROWS, ROWS + 1);                                          \
     BAD(mlp_plan, w.mlp.t.shape.groups++, SHAPE, #t ".shape.groups", EXPERTS, EXPERTS + 1);                                         \
@@ -2648,8 +2648,8 @@ TEST(status, mlp_plan) {
     MLP_TENSOR(fc2.bias, K);
     MLP_TENSOR(fc2.main_grad, N);
     MLP_TENSOR(fc2.bias_grad, K);
-    BAD(mlp_plan, MLP_ABSENT(fc1.weight), UNSET, "fc1.weight.dtype", TEGROUP_DTYPE_F64, 0);
-    BAD(mlp_plan, MLP_ABSENT(fc2.weight); w.mlp.fc2.weight.shape.groups = EXPERTS, UNSET, "fc2.weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc1.weight), UNSET, "fc1.weight.dtype", FLOATS, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc2.weight); w.mlp.fc2.weight.shape.groups = EXPERTS, UNSET, "fc2.weight.dtype", FLOATS, 0);
     BAD(mlp_plan, w.mlp.fc1.weight_layout = (tegroup_weight_layout)2, VALUE, "fc1.weight_layout", TEGROUP_WEIGHT_IN_OUT, 2);
     BAD(mlp_plan, w.mlp.fc2.weight_layout = (tegroup_weight_layout)-1, VALUE, "fc2.weight_layout", TEGROUP_WEIGHT_IN_OUT, -1);
     BAD(mlp_plan, w.mlp.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, SHAPE, "fc1.bias.shape.cols", K, 2 * N);
@@ -2686,8 +2686,8 @@ TEST(status, mlp_plan) {
     MLP_CONTIGUOUS(activated, N);
     MLP_CONTIGUOUS(grad_preactivation, 2 * N);
 
-    BAD(mlp_plan, MLP_ABSENT(input), UNSET, "input.dtype", TEGROUP_DTYPE_F64, 0);
-    BAD(mlp_plan, MLP_ABSENT(out); MLP_ABSENT(grad_preactivation); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc2.main_grad), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, MLP_ABSENT(input), UNSET, "input.dtype", FLOATS, 0);
+    BAD(mlp_plan, MLP_ABSENT(out); MLP_ABSENT(grad_preactivation); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc2.main_grad), UNSET, "out.dtype", FLOATS, 0);
     BAD(mlp_plan, MLP_ABSENT(grad_preactivation), COMBINATION, "dgrad_out", 1, 0);
     BAD(mlp_plan, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out), COMBINATION, "grad_row_scale", 1, 0);
     BAD(mlp_plan, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale), COMBINATION, "fc1.main_grad", 1, 0);
@@ -2866,13 +2866,13 @@ TEST(status, mlp_calls) {
     GOOD(mlp_dgrad);
     BAD(mlp_dgrad, w.mlp.preactivation.ld = 2 * N + 1, LAYOUT, "preactivation.ld", 2 * N, 2 * N + 1);
     BAD(mlp_dgrad, w.mlp.recompute = 1, PLAN, "recompute", 0, 1);
-    BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", FLOATS, 0);
     BAD(mlp_dgrad, MLP_ABSENT(dgrad_out), PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_dgrad, MLP_ABSENT(grad_row_scale), PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_wgrad, MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), PLAN, "fc2.main_grad.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_wgrad, MLP_ABSENT(fc1.bias_grad), PLAN, "fc1.bias_grad.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_wgrad, MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), UNSET, "fc1.main_grad.dtype",
-        TEGROUP_DTYPE_F64, 0);
+        FLOATS, 0);
     BAD(mlp_forward, MLP_ABSENT(preactivation); MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
         MLP_ABSENT(fc1.bias_grad), PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 1, 0);
