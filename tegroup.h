@@ -740,11 +740,10 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows
- * at its end alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and
- * events. Of a call's own are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend,
- * sm_limit, products' threads and hints are the plan's, and a call does not read them; the rest must be as planned
- * wherever a call looks at it. */
+/* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
+ * reads all but the workspace, streams and events. Of a call's own are these, check_level, cublaslt,
+ * host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints are the plan's, and a
+ * call does not read them; the rest must be as planned wherever a call looks at it. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
@@ -13422,8 +13421,8 @@ static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int
 }
 
 /* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
-static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, int32_t alignment) {
-    const int64_t bytes = tegroup_impl_mul(half->shape.cols, tegroup_impl_bits(half->dtype)) / 8,
+static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
+    const int64_t bytes = tegroup_impl_mul(rows->shape.cols, tegroup_impl_bits(rows->dtype)) / 8,
                   most = alignment > 0 ? alignment : 16;
     int64_t each = 1;
     if (alignment < 0 || (alignment & (alignment - 1)) != 0) return alignment; /* which the product refuses */
@@ -14054,13 +14053,13 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 
 /* The gates' or the ups' half of rows that hold both. */
 static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
-    tegroup_tensor half = *t;
-    half.ld = tegroup_impl_ld(t);
-    half.shape.cols = t->shape.cols / 2;
+    tegroup_tensor part = *t;
+    part.ld = tegroup_impl_ld(t);
+    part.shape.cols = t->shape.cols / 2;
     if (up && t->data)
-        half.data = (void *)((uintptr_t)t->data
-                             + (uintptr_t)tegroup_impl_mul(half.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
-    return half;
+        part.data = (void *)((uintptr_t)t->data
+                             + (uintptr_t)tegroup_impl_mul(part.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
+    return part;
 }
 
 /* Gives gates and ups their halves of the rows between the layers. */

@@ -19,7 +19,8 @@ int main() { /* Y = X W^T: three experts with 64, 0 and 1 rows of X; 64 features
     tegroup_plan plan;
     tegroup_error error;
     char text[256];
-    cudaMallocManaged(&x, 65 * 64 * sizeof *x); /* managed: this page need not copy; a program would use cudaMalloc */
+    /* managed: this page need not copy; a program would use cudaMalloc, and look at each status */
+    if (cudaMallocManaged(&x, 65 * 64 * sizeof *x) != cudaSuccess) return puts("no GPU that can be used"), 2;
     cudaMallocManaged(&w, 3 * 32 * 64 * sizeof *w);
     cudaMallocManaged(&y, 65 * 32 * sizeof *y);
     cudaMallocManaged(&counts, 3 * sizeof *counts);

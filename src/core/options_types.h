@@ -31,11 +31,10 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows
- * at its end alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and
- * events. Of a call's own are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend,
- * sm_limit, products' threads and hints are the plan's, and a call does not read them; the rest must be as planned
- * wherever a call looks at it. */
+/* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
+ * reads all but the workspace, streams and events. Of a call's own are these, check_level, cublaslt,
+ * host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints are the plan's, and a
+ * call does not read them; the rest must be as planned wherever a call looks at it. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */

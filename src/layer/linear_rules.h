@@ -148,8 +148,8 @@ static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int
 }
 
 /* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
-static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, int32_t alignment) {
-    const int64_t bytes = tegroup_impl_mul(half->shape.cols, tegroup_impl_bits(half->dtype)) / 8,
+static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
+    const int64_t bytes = tegroup_impl_mul(rows->shape.cols, tegroup_impl_bits(rows->dtype)) / 8,
                   most = alignment > 0 ? alignment : 16;
     int64_t each = 1;
     if (alignment < 0 || (alignment & (alignment - 1)) != 0) return alignment; /* which the product refuses */

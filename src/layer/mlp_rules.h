@@ -206,13 +206,13 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 
 /* The gates' or the ups' half of rows that hold both. */
 static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
-    tegroup_tensor half = *t;
-    half.ld = tegroup_impl_ld(t);
-    half.shape.cols = t->shape.cols / 2;
+    tegroup_tensor part = *t;
+    part.ld = tegroup_impl_ld(t);
+    part.shape.cols = t->shape.cols / 2;
     if (up && t->data)
-        half.data = (void *)((uintptr_t)t->data
-                             + (uintptr_t)tegroup_impl_mul(half.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
-    return half;
+        part.data = (void *)((uintptr_t)t->data
+                             + (uintptr_t)tegroup_impl_mul(part.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
+    return part;
 }
 
 /* Gives gates and ups their halves of the rows between the layers. */

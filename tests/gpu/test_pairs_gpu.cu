@@ -81,7 +81,7 @@ TEST(pairs_gpu, none_of_one_block) {
 TEST(pairs_gpu, dealt_weight_gradients) {
     rng r = rng_seed(4104);
     if (!hopper_here()) return;
-    for (int64_t i = scaled(400) + 6; i > 0; i--) {
+    for (int64_t i = scaled(60) + 6; i > 0; i--) {
         product p;
         int64_t counts[70];
         int right;
