@@ -1220,6 +1220,7 @@ TEST(moe_gpu, router_schemes) {
         const int few = rng_chance(&r, 30), beyond = rng_chance(&r, 15);
         for (int64_t t = 0; few && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
         for (int64_t t = 0; beyond && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) if (rng_chance(&r, 5)) set(&d.logits, t, e, rng_chance(&r, 50) ? NAN : INFINITY);
+        if (rng_chance(&r, 15)) scheme_far_below(&d, &r);
         tegroup_router_backward_desc b = scheme_backward_of(&d, filled(&r, 0, real, tokens, d.k, 1), matrix(&r, 0, out, tokens, d.experts));
         b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
         if (b.scheme.z_coefficient == 0 && rng_chance(&r, 30)) b.loss_gradients = no_matrix();

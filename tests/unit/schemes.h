@@ -63,6 +63,15 @@ SUPPORT void scheme_make(tegroup_router_desc *d, rng *r, tegroup_dtype logits, t
     d->z_loss = (double *)guarded(8);
     d->loss_gradients = SCHEME_MATRIX(r, TEGROUP_DTYPE_F64, s->sequence_tokens ? sequences : 1, experts + 1);
 }
+/* Takes all logits of a token but one so far down that F32 scores are at the lower end of their type. Those of F64 are less far down:
+ * the formulas have them in F64, too. */
+SUPPORT void scheme_far_below(tegroup_router_desc *d, rng *r) {
+    const double down = d->probabilities.dtype == TEGROUP_DTYPE_F64 ? 600 : 89;
+    for (int64_t t = 0; t < d->logits.rows; t++) {
+        const int32_t stays = (int32_t)rng_int(r, 0, d->experts - 1);
+        for (int32_t e = 0; e < d->experts; e++) if (e != stays) set(&d->logits, t, e, at(&d->logits, t, e) - down);
+    }
+}
 SUPPORT tegroup_router_backward_desc scheme_backward_of(const tegroup_router_desc *d, tegroup_matrix grad_weights, tegroup_matrix grad_logits) {
     tegroup_router_backward_desc b;
     memset(&b, 0, sizeof b);

@@ -530,6 +530,7 @@ TEST(moe, router_scheme_gradients_in_every_type) {
         const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 40) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
         struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
         scheme_make(&c.d, &r, p, p, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        if (rng_chance(&r, 15)) scheme_far_below(&c.d, &r);
         ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
         tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, p, c.d.logits.rows, c.d.k, 1), matrix(&r, out, c.d.logits.rows, c.d.experts));
         b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
