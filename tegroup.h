@@ -2310,7 +2310,9 @@ typedef struct tegroup_ep_combine_desc {
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
  * a chain's `refused`, and what tegroup_gemm_once and a tegroup_moe_desc say of theirs; where CUDA, cuBLAS or a chain's
- * USER op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
+ * USER op fails on the way, what ran before it has run. A descriptor, plan or place for a result that is NULL is
+ * ERROR_NULL_ARGUMENT; a target may be NULL, which is this machine, and a stream, which is the default stream and which
+ * what runs in host memory ignores. Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
 TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs */
@@ -2322,7 +2324,7 @@ TEGROUP_API const char *tegroup_op_name(tegroup_op op);                   /* "fo
 TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cublaslt_grouped" */
 
 /* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole
- * text has, as snprintf does; buffer may be NULL when size is 0. */
+ * text has, as snprintf does; buffer may be NULL when size is 0. Of NULL the text is "ok" for an error and else "?". */
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
@@ -2475,8 +2477,9 @@ TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc
  * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
  * takes the saved choice if it is offered again (SM90 offers others where expected_rows, or what else decides it, has
  * weights decoded elsewhere: docs/formats.md): no address is ever taken from the bytes. size:
- * TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc
- * here, that is what tegroup_plan_make says. */
+ * TEGROUP_SAVED_PLAN_BYTES at least to save, ERROR_WORKSPACE else, and just so many to load. Bytes that cannot serve
+ * are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. They may lie
+ * anywhere in host memory, at any address. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
@@ -2573,7 +2576,9 @@ TEGROUP_API_STATUS tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Operations around the GEMM; each struct says what it computes. */
+/* Operations around the GEMM; each struct says what it computes, of what shapes and in which memory. On a GPU they are
+ * kernels of the stream in order, wait for nothing and may be captured; on the CPU they are done on return. Everything
+ * is checked before anything is written. docs/errors.md has each status with its cause and remedy. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
