@@ -1737,10 +1737,11 @@ typedef struct tegroup_count_desc {
  *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
  *                slabs
  *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
- *                have no gaps, and in any case `starts` beside counts. That last number is in whole blocks, so with the
- *                snapshot's alignment for block it is num_tokens_post_padded, and offsets from their second number on
- *                are cuDNN's padded_offsets
- *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment
+ *                have no gaps, and in any case `starts` beside counts. That last number is the next multiple of block,
+ *                so with the snapshot's alignment for block it is num_tokens_post_padded, and in a buffer of whole
+ *                blocks offsets from their second number on are cuDNN's padded_offsets
+ *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment, of which the
+ *                buffer has a multiple of rows (a group without rows begins within the buffer)
  *   labels       of each block of rows the group that has its first row, or -1. With block 1 the labels of DeepGEMM's
  *                contiguous layout; with the snapshot's alignment for block vLLM's and SGLang's expert_ids
  *   sorted_ids   slot_of_row with `slots` for every row that no slot has: their sorted_token_ids
@@ -2395,7 +2396,7 @@ TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
+/* Turn sizes into a snapshot. A size in host memory that lies is an error that names its group, of several one of them
  * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
  * the snapshot's status says so. Sizes in host memory (tegroup_sizes.data_space) for a snapshot in device memory are
  * read before the call returns; more than TEGROUP_HOST_SIZES_MAX_BYTES of them are ERROR_UNSUPPORTED, and while stream
@@ -4644,6 +4645,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                            "must be a tegroup_space");
     TEGROUP_IMPL_TRY(tegroup_impl_check_list(t, name, error));
+    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
+                      "must be set with offsets", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -14945,6 +14948,21 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
+/* A tensor that an activation reads or writes, and that no product of this call may have, so that no product checks it:
+ * what is between the products, and grad_row_scale unless fc2's bias is scaled. */
+static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
+                                                                 tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
+    const tegroup_tensor *t = tegroup_impl_mlp_at(call->desc, tensor);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tensor < TEGROUP_IMPL_MLP_GRAD_ROW_SCALE) return TEGROUP_OK;
+    if (tensor == TEGROUP_IMPL_MLP_GRAD_ROW_SCALE)
+        return tegroup_impl_layer_check_tensor(&call->layers.fc2, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE(t->shape.groups == call->desc->input.shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
+                      "must equal input.shape.groups", call->desc->input.shape.groups, t->shape.groups);
+    return TEGROUP_OK;
+}
+
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
@@ -14959,6 +14977,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
         if (!(touched >> i & 1u)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
         if (i >= TEGROUP_IMPL_MLP_PREACTIVATION) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_unmultiplied(call, i, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
@@ -15807,9 +15826,10 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
 /* Does op i put its results where it reads them from? */
 static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                               int32_t i, int backward) {
-    const void *from = backward ? chain->grads[i + 1].data : chain->values[i].data,
-               *to = backward ? chain->grads[i].data : chain->values[i + 1].data;
-    return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
+    const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
+                         *to = backward ? &chain->grads[i] : &chain->values[i + 1];
+    return to->data == from->data && tegroup_impl_extent(to) > 0
+           && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 
 /* It may where each element comes from the one that lies there and, forward, its backward does not read that one
@@ -19113,7 +19133,7 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
     tegroup_impl_store_int(offsets->dtype, offsets->data, g, span.start);
     if (g + 1 == desc->shape.groups)
         tegroup_impl_store_int(offsets->dtype, offsets->data, desc->shape.groups,
-                               span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
+                               tegroup_impl_align(span.start + rows, tegroup_impl_max(1, desc->block)));
 }
 
 /* A shape whose snapshot the call reads, of so many groups. */

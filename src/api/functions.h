@@ -112,7 +112,7 @@ TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
+/* Turn sizes into a snapshot. A size in host memory that lies is an error that names its group, of several one of them
  * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
  * the snapshot's status says so. Sizes in host memory (tegroup_sizes.data_space) for a snapshot in device memory are
  * read before the call returns; more than TEGROUP_HOST_SIZES_MAX_BYTES of them are ERROR_UNSUPPORTED, and while stream

@@ -196,6 +196,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                            "must be a tegroup_space");
     TEGROUP_IMPL_TRY(tegroup_impl_check_list(t, name, error));
+    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
+                      "must be set with offsets", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));

@@ -469,9 +469,10 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
 /* Does op i put its results where it reads them from? */
 static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                               int32_t i, int backward) {
-    const void *from = backward ? chain->grads[i + 1].data : chain->values[i].data,
-               *to = backward ? chain->grads[i].data : chain->values[i + 1].data;
-    return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
+    const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
+                         *to = backward ? &chain->grads[i] : &chain->values[i + 1];
+    return to->data == from->data && tegroup_impl_extent(to) > 0
+           && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 
 /* It may where each element comes from the one that lies there and, forward, its backward does not read that one

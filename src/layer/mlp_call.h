@@ -203,6 +203,21 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
+/* A tensor that an activation reads or writes, and that no product of this call may have, so that no product checks it:
+ * what is between the products, and grad_row_scale unless fc2's bias is scaled. */
+static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
+                                                                 tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
+    const tegroup_tensor *t = tegroup_impl_mlp_at(call->desc, tensor);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tensor < TEGROUP_IMPL_MLP_GRAD_ROW_SCALE) return TEGROUP_OK;
+    if (tensor == TEGROUP_IMPL_MLP_GRAD_ROW_SCALE)
+        return tegroup_impl_layer_check_tensor(&call->layers.fc2, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE(t->shape.groups == call->desc->input.shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
+                      "must equal input.shape.groups", call->desc->input.shape.groups, t->shape.groups);
+    return TEGROUP_OK;
+}
+
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
@@ -217,6 +232,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
         if (!(touched >> i & 1u)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
         if (i >= TEGROUP_IMPL_MLP_PREACTIVATION) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_unmultiplied(call, i, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);

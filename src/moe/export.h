@@ -73,7 +73,7 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
     tegroup_impl_store_int(offsets->dtype, offsets->data, g, span.start);
     if (g + 1 == desc->shape.groups)
         tegroup_impl_store_int(offsets->dtype, offsets->data, desc->shape.groups,
-                               span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
+                               tegroup_impl_align(span.start + rows, tegroup_impl_max(1, desc->block)));
 }
 
 /* A shape whose snapshot the call reads, of so many groups. */

@@ -42,10 +42,11 @@ typedef struct tegroup_count_desc {
  *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
  *                slabs
  *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
- *                have no gaps, and in any case `starts` beside counts. That last number is in whole blocks, so with the
- *                snapshot's alignment for block it is num_tokens_post_padded, and offsets from their second number on
- *                are cuDNN's padded_offsets
- *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment
+ *                have no gaps, and in any case `starts` beside counts. That last number is the next multiple of block,
+ *                so with the snapshot's alignment for block it is num_tokens_post_padded, and in a buffer of whole
+ *                blocks offsets from their second number on are cuDNN's padded_offsets
+ *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment, of which the
+ *                buffer has a multiple of rows (a group without rows begins within the buffer)
  *   labels       of each block of rows the group that has its first row, or -1. With block 1 the labels of DeepGEMM's
  *                contiguous layout; with the snapshot's alignment for block vLLM's and SGLang's expert_ids
  *   sorted_ids   slot_of_row with `slots` for every row that no slot has: their sorted_token_ids

@@ -990,6 +990,43 @@ TEST(chain, no_rows) {
     free(k);
 }
 
+/* Values between its ops then have no bytes, and the same place in what is saved and in the workspace: they do not overlap. */
+TEST(chain, linear_ops_without_rows) {
+    static float weights[2][4][4], gradients[3][2][4][4], row[4];
+    const int64_t counts[2] = {0, 0};
+    const tegroup_sizes sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    tegroup_shape rows = tegroup_shape_of(2, 0, 4, sizes);
+    tegroup_chain_argument last;
+    tegroup_chain_op ops[3];
+    tegroup_chain_desc desc;
+    tegroup_chain_plan plan;
+    tegroup_layout layout;
+    void *mark = guards_mark();
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_shape_prepare(&rows, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+    memset(&desc, 0, sizeof desc), memset(ops, 0, sizeof ops), memset(&last, 0, sizeof last);
+    for (int i = 0; i < 3; i++) {
+        ops[i].kind = TEGROUP_CHAIN_LINEAR;
+        ops[i].weights.weight = tegroup_tensor_uniform(2, 4, 4, TEGROUP_DTYPE_F32, weights);
+        ops[i].weights.main_grad = tegroup_tensor_uniform(2, 4, 4, TEGROUP_DTYPE_F32, gradients[i]);
+    }
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.ops = ops, desc.op_count = 3;
+    last.op = 2;
+    last.out = tegroup_tensor_of(rows, 4, TEGROUP_DTYPE_F32, row);
+    desc.arguments = &last, desc.argument_count = 1;
+    desc.input = desc.grad_output = tegroup_tensor_of(rows, 4, TEGROUP_DTYPE_F32, row);
+    ASSERT_EQ(tegroup_chain_plan_make(&desc, NULL, &plan, NULL), TEGROUP_OK);
+    desc.saved = guarded(4096), desc.saved_bytes = 4096;
+    desc.options.workspace = guarded(plan.workspace_bytes + 1), desc.options.workspace_bytes = plan.workspace_bytes;
+    gradients[0][1][2][3] = 5;
+    ASSERT_EQ(tegroup_chain_forward(&plan, &desc, NULL, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_backward(&plan, &desc, NULL, NULL), TEGROUP_OK);
+    ASSERT_EQ(gradients[0][1][2][3], 0); /* a sum over no rows */
+    guards_release(mark);
+}
+
 TEST(chain, keeps_buffers_apart) {
     rng r = rng_seed(8008);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);

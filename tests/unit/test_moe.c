@@ -1072,7 +1072,7 @@ TEST(moe, exports_of_a_snapshot) {
             ASSERT_EQ(whole(&d.counts, 0, g), to.rows[g]);
             if (THERE(d.offsets)) ASSERT_EQ(whole(&d.offsets, 0, g), to.start[g]);
             if (THERE(d.ends)) ASSERT_EQ(whole(&d.ends, 0, g), to.start[g] + here);
-            if (THERE(d.offsets) && g == groups - 1) ASSERT_EQ(whole(&d.offsets, 0, groups), to.start[g] + (here + block - 1) / block * block);
+            if (THERE(d.offsets) && g == groups - 1) ASSERT_EQ(whole(&d.offsets, 0, groups), (to.start[g] + here + block - 1) / block * block);
         }
         if (THERE(d.offsets) && groups == 0) ASSERT_EQ(whole(&d.offsets, 0, 0), 0);
         for (int64_t row = 0; row < n; row++) {

@@ -796,6 +796,7 @@ TEST(status, tensors) {
     RAGGED(problem, w.forward.d, "d");
     TENSOR(problem, w.forward.bias, "bias", N);
     UNIFORM(problem, w.forward.bias, "bias", 1, N);
+    BAD(problem, w.forward.a.shape.offsets = w.offsets, VALUE, "a.shape.elements", 1, 0);
     TENSOR(problem_wgrad, w.wgrad.a, "a", N);
     RAGGED(problem_wgrad, w.wgrad.a, "a");
     TENSOR(problem_wgrad, w.wgrad.b, "b", K);
@@ -2880,6 +2881,7 @@ TEST(status, mlp_calls) {
     BAD(mlp_dgrad, w.mlp.fc2.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc2.weight_layout", 0, 1);
     BAD(mlp_wgrad, w.mlp.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc1.weight_layout", 0, 1);
     BAD(mlp_dgrad, w.mlp_plan.planned.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 0, 1);
+    BAD(mlp_dgrad, w.mlp.preactivation.shape.groups--, SHAPE, "preactivation.shape.groups", EXPERTS, EXPERTS - 1);
     BAD(mlp_forward, w.mlp.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_forward, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_dgrad, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
@@ -2957,6 +2959,14 @@ TEST(status, mlp_gradient_of_the_activation_alone) {
             : "grad_preactivation.shape.snapshot", error.field);
         ASSERT_EQ(0, memcmp(&before, &w, sizeof w));
     }
+    spoil_nothing();
+    w.mlp.fc2_bias_scaled = 0; /* no product gives a part of grad_row_scale */
+    ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&w.mlp, NULL, &plan, &error));
+    w.mlp.grad_row_scale.ld = 2;
+    memcpy(&before, &w, sizeof w);
+    ASSERT_EQ(TEGROUP_ERROR_LAYOUT, tegroup_mlp_dgrad(&plan, &w.mlp, NULL, &error));
+    ASSERT_STREQ("grad_row_scale.ld", error.field);
+    ASSERT_EQ(0, memcmp(&before, &w, sizeof w));
 }
 
 /* Whatever a call writes against whatever else it touches, in one product or another. */
