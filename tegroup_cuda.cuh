@@ -15029,10 +15029,11 @@ static inline void tegroup_impl_sm90_call_of(const tegroup_gemm_desc *desc, tegr
 }
 
 /* The most rows of a group with which a weight gradient's tiles are dealt, by the rows that the plan expects. */
-static inline int32_t tegroup_impl_sm90_dealt_rows(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                   const tegroup_impl_sm90_row *row, int64_t blocks, int has_c) {
+static inline int32_t tegroup_impl_sm90_dealt_rows(const tegroup_plan *plan, const tegroup_impl_sm90_row *row,
+                                                   int64_t blocks, int has_c) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t groups = tegroup_impl_max(1, p->groups), mean = tegroup_impl_expected_rows(desc, p) / groups,
+    const int64_t groups = tegroup_impl_max(1, p->groups),
+                  mean = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_EXPECTED] / groups,
                   tiles = tegroup_impl_ceil_div(p->n, row->tile_m) * tegroup_impl_ceil_div(p->k, row->tile_n),
                   steps = tegroup_impl_max(tegroup_impl_ceil_div(mean, TEGROUP_IMPL_SM90_K),
                                            tegroup_impl_sm90_store_steps(p->d == TEGROUP_DTYPE_F32, has_c)),
@@ -15064,8 +15065,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     tegroup_impl_sm90_call_of(desc, &call);
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    if (desc->op == TEGROUP_OP_WGRAD)
-        call.dealt = tegroup_impl_sm90_dealt_rows(plan, desc, row, (int64_t)blocks, call.has_c);
+    if (desc->op == TEGROUP_OP_WGRAD) call.dealt = tegroup_impl_sm90_dealt_rows(plan, row, (int64_t)blocks, call.has_c);
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;

@@ -30,8 +30,8 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; an
  * address that stands for the type of its functor, or 0, in whose place a call's copy of the plan has the address of
  * the functor itself. SM90 has the driver's function that makes tensor maps besides, how many of the last groups have
- * narrow tiles alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into
- * workspace. */
+ * narrow tiles alone, the kernel's number in its table, the rows of the buffers of operands that are decoded into
+ * workspace, and the rows of all groups that it was told to expect. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -42,7 +42,8 @@ enum {
     TEGROUP_IMPL_PLANNED_NARROWS,
     TEGROUP_IMPL_PLANNED_ROW,
     TEGROUP_IMPL_PLANNED_DECODED_A,
-    TEGROUP_IMPL_PLANNED_DECODED_B
+    TEGROUP_IMPL_PLANNED_DECODED_B,
+    TEGROUP_IMPL_PLANNED_EXPECTED
 };
 
 /* What a backend says of the tile that it takes. */

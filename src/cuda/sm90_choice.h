@@ -362,6 +362,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_EXPECTED] = (uint64_t)tegroup_impl_expected_rows(desc, &plan->problem);
     tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
