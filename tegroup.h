@@ -13784,7 +13784,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias),
                          ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
@@ -14203,7 +14203,7 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
                       "needs activated", 0, 1);
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
                       "needs grad_preactivation: dgrad does it", 0, 1);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
@@ -14256,7 +14256,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
         const tegroup_dtype gate = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_WEIGHT + i),
                             up = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i);
         const char *field = tegroup_impl_mlp_path(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i, TEGROUP_IMPL_MEMBER_DTYPE);
-        TEGROUP_IMPL_RULE_AS(DTYPES, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
         TEGROUP_IMPL_RULE_AS(DTYPE, up == gate, ERROR_DTYPE, field, same[i], gate, up);
     }
     TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
@@ -14950,8 +14950,8 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* A tensor that an activation reads or writes, and that no product of this call may have, so that no product checks it:
- * what is between the products, and grad_row_scale unless fc2's bias is scaled. */
+/* The rules of a tensor that an activation reads or writes: what is between the products, and grad_row_scale. It need
+ * not be an operand of any product in this call, and then no product checks it. */
 static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
                                                                  tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
@@ -15508,7 +15508,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                              chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE_AS(DTYPES, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                              "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
@@ -15521,7 +15521,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                          "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET

@@ -11387,7 +11387,7 @@ typedef struct tegroup_impl_sm90_call {
     };
     union {
         uint64_t activated_shift; /* the shift of `activated` */
-        int32_t dealt;            /* a weight gradient's tiles are dealt where no group has more rows than that */
+        int32_t dealt; /* a weight gradient's tiles are dealt where no group has more rows than that; 0: never */
     };
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
@@ -11862,8 +11862,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
         }
     }
-    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
-     * are NaN, and to a D at another address nothing is stored. */
+    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address
+     * results are NaN, and to a D at another address nothing is stored. (A weight gradient's tile keeps its lines,
+     * and loses its columns: one without steps must come to the storer, which then yields.) */
     __device__ __forceinline__ void buffer(void *const *pointers, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;

@@ -362,8 +362,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
         }
     }
-    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
-     * are NaN, and to a D at another address nothing is stored. */
+    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address
+     * results are NaN, and to a D at another address nothing is stored. (A weight gradient's tile keeps its lines,
+     * and loses its columns: one without steps must come to the storer, which then yields.) */
     __device__ __forceinline__ void buffer(void *const *pointers, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;

@@ -75,7 +75,7 @@ typedef struct tegroup_impl_sm90_call {
     };
     union {
         uint64_t activated_shift; /* the shift of `activated` */
-        int32_t dealt;            /* a weight gradient's tiles are dealt where no group has more rows than that */
+        int32_t dealt; /* a weight gradient's tiles are dealt where no group has more rows than that; 0: never */
     };
     /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have

@@ -149,7 +149,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                              chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE_AS(DTYPES, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                              "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
@@ -162,7 +162,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE_AS(DTYPE, scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                          "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET

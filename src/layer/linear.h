@@ -72,7 +72,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias),
                          ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);

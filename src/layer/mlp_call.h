@@ -203,8 +203,8 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* A tensor that an activation reads or writes, and that no product of this call may have, so that no product checks it:
- * what is between the products, and grad_row_scale unless fc2's bias is scaled. */
+/* The rules of a tensor that an activation reads or writes: what is between the products, and grad_row_scale. It need
+ * not be an operand of any product in this call, and then no product checks it. */
 static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
                                                                  tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);

@@ -346,7 +346,7 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
                       "needs activated", 0, 1);
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
                       "needs grad_preactivation: dgrad does it", 0, 1);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
@@ -399,7 +399,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
         const tegroup_dtype gate = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_WEIGHT + i),
                             up = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i);
         const char *field = tegroup_impl_mlp_path(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i, TEGROUP_IMPL_MEMBER_DTYPE);
-        TEGROUP_IMPL_RULE_AS(DTYPES, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
         TEGROUP_IMPL_RULE_AS(DTYPE, up == gate, ERROR_DTYPE, field, same[i], gate, up);
     }
     TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",

@@ -1,5 +1,6 @@
-/* Pairs of blocks that share a group's rows (cuda/sm90_tiles.h), which a plan takes where rows begin at odd multiples of 16 bytes: against
- * FP64, and bit for bit as single blocks. Small, so that the emulator runs it, too. */
+/* Pairs of blocks that share a group's rows (cuda/sm90_tiles.h), which a plan takes where rows begin at odd multiples of
+ * 16 bytes, and weight gradients whose tiles are dealt (cuda/sm90_balance.h): against FP64, and bit for bit as other
+ * kernels. Small, so that the emulator runs it, too. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_F16
 #define TEGROUP_NO_ACTIVATION

@@ -161,7 +161,10 @@ SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int
     if (rng_chance(r, 40)) t->columnwise_amax = (float *)guarded(each);
     if (q->preset == TEGROUP_SCALE_TE_DELAYED) {
         t->scale = (float *)guarded(each);
-        for (int32_t g = 0; g < s->groups; g++) t->scale[g] = (float)ldexp(rng_chance(r, 10) ? -1 - rng_unit(r) : 1 + rng_unit(r), (int)rng_int(r, -6, 12));
+        for (int32_t g = 0; g < s->groups; g++) {
+            const double sign = rng_chance(r, 10) ? -1 : 1;
+            t->scale[g] = (float)ldexp(sign * (1 + rng_unit(r)), (int)rng_int(r, -6, 12));
+        }
     }
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     q->desc.input = plain_beside(q, r, types[rng_int(r, 0, 2)], s->cols, 1, q->value, q->in_list);

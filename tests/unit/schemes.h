@@ -63,8 +63,8 @@ SUPPORT void scheme_make(tegroup_router_desc *d, rng *r, tegroup_dtype logits, t
     d->z_loss = (double *)guarded(8);
     d->loss_gradients = SCHEME_MATRIX(r, TEGROUP_DTYPE_F64, s->sequence_tokens ? sequences : 1, experts + 1);
 }
-/* Takes all logits of a token but one so far down that F32 scores are at the lower end of their type. Those of F64 are less far down:
- * the formulas have them in F64, too. */
+/* Takes all logits of a token but one so far down that F32 scores are at the lower end of their type. Those of F64 are
+ * less far down: the formulas have them in F64, too. */
 SUPPORT void scheme_far_below(tegroup_router_desc *d, rng *r) {
     const double down = d->probabilities.dtype == TEGROUP_DTYPE_F64 ? 600 : 89;
     for (int64_t t = 0; t < d->logits.rows; t++) {

@@ -990,7 +990,8 @@ TEST(chain, no_rows) {
     free(k);
 }
 
-/* Values between its ops then have no bytes, and the same place in what is saved and in the workspace: they do not overlap. */
+/* Values between its ops then have no bytes, and the same place in what is saved and in the workspace: they do not
+ * overlap. */
 TEST(chain, linear_ops_without_rows) {
     static float weights[2][4][4], gradients[3][2][4][4], row[4];
     const int64_t counts[2] = {0, 0};

@@ -217,7 +217,8 @@ TEST(explain, where_groups_begin) {
     }
 }
 
-/* SM90 counts rows and columns in 32 bits, and its tiles reach behind the last: explain says so of a GPU that is not here. */
+/* SM90 counts rows and columns in 32 bits, and its tiles reach behind the last: explain says so of a GPU that is not
+ * here. */
 TEST(explain, what_sm90_counts) {
     static const char *const fields[3] = {"a.shape.rows", "d.shape.cols", "a.shape.cols"};
     const int64_t most = (INT64_C(1) << 31) - 512;

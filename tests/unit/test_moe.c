@@ -594,8 +594,9 @@ TEST(moe, router_scheme_gradients_by_finite_differences) {
     printf("router schemes' gradients against differences: %.1e\n", worst);
 }
 
-/* Scores far below 1, down to subnormal ones, in a token's experts or in all: what is normalized depends on the differences of logits
- * alone, so gradients are those of a softmax over them, however small the scores are and however large the gradients. */
+/* Scores far below 1, down to subnormal ones, in a token's experts or in all: what is normalized depends on the
+ * differences of logits alone, so gradients are those of a softmax over them, however small the scores are and however
+ * large the gradients. */
 TEST(moe, router_gradients_of_tiny_scores) {
     static const tegroup_dtype types[2] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
     int64_t checked = 0;

@@ -2937,6 +2937,28 @@ TEST(status, mlp_calls) {
         w.mlp_plan.wgrad_workspace_bytes - 1);
 }
 
+/* A rule that asks for one type names that one, and not what its number would mean as a set. */
+TEST(status, one_type_is_no_set) {
+    tegroup_linear_plan linear;
+    tegroup_mlp_plan mlp;
+    char text[256];
+    spoil_nothing();
+    w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    ASSERT_EQ(tegroup_linear_plan_make(&w.linear, NULL, &linear, &error), TEGROUP_ERROR_UNSET);
+    tegroup_error_text(&error, text, sizeof text);
+    ASSERT_TRUE(strstr(text, "row_scale_dtype must be set with row_scale (expected F32, got UNSET)") != NULL);
+    w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    ASSERT_EQ(tegroup_mlp_plan_make(&w.mlp, NULL, &mlp, &error), TEGROUP_ERROR_UNSET);
+    tegroup_error_text(&error, text, sizeof text);
+    ASSERT_TRUE(strstr(text, "row_scale_dtype must be set with row_scale (expected F32, got UNSET)") != NULL);
+    spoil_nothing();
+    mlp_apart();
+    MLP_ABSENT(fc1_up.bias);
+    ASSERT_EQ(tegroup_mlp_plan_make(&w.mlp, NULL, &mlp, &error), TEGROUP_ERROR_UNSET);
+    tegroup_error_text(&error, text, sizeof text);
+    ASSERT_TRUE(strstr(text, "(expected F32, got UNSET)") != NULL);
+}
+
 /* A tensor between the products is held to its rules by a call, too, where no product has it: without dgrad_out and
  * main_grads the activation's gradient alone writes grad_preactivation. */
 TEST(status, mlp_gradient_of_the_activation_alone) {
