@@ -269,10 +269,10 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
-    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), where 1 - s keeps its digits */
         s = tegroup_impl_sigmoid_FSUF(x, half);
         w = tegroup_impl_mul_FSUF(tegroup_impl_soft_FSUF(alpha, x, &rate), s);
-        *slope = tegroup_impl_fma_FSUF(w, (REAL)1 - s, tegroup_impl_mul_FSUF(rate, s));
+        *slope = tegroup_impl_fma_FSUF(w, tegroup_impl_sigmoid_FSUF(-x, half), tegroup_impl_mul_FSUF(rate, s));
         return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (REAL)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;

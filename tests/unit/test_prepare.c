@@ -90,7 +90,7 @@ static void understand(const sizes_case *c, meaning *m) {
             start = ends ? round_up(at, alignment) : at;
             rows = end > start ? end - start : 0;
             /* an end that repeats is an empty group, padded or not; one within the padding is nothing */
-            if (end < before || (end < start && end != before) || end > shape->rows) blame(m, g);
+            if (end < before || (end < start && end != before) || (end > shape->rows && end > start)) blame(m, g);
             if (end > at) at = end;
         }
         if (rows > 0 && start + rows > shape->rows) blame(m, g);
@@ -526,6 +526,34 @@ TEST(prepare, each_lie_has_its_bit) {
             ASSERT_EQ(error.expected, lie[i].expected);
             ASSERT_EQ(error.got, lie[i].bad);
         }
+        guards_release(mark);
+    }
+}
+
+/* Behind the padding of a buffer's last rows an empty group begins past the buffer, and ends there. */
+TEST(prepare, an_empty_group_may_end_behind_the_padding) {
+    static const struct { int64_t ends[3]; uint32_t status; int32_t bad; } cases[] = {
+        {{6, 8, 8}, 0, -1}, {{6, 6, 8}, 0, -1}, {{6, 6, 6}, 0, -1},
+        {{6, 7, 7}, TEGROUP_SNAPSHOT_NEGATIVE, 1}, {{6, 8, 9}, TEGROUP_SNAPSHOT_CAPACITY, 2}, {{7, 8, 8}, TEGROUP_SNAPSHOT_CAPACITY, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tegroup_error error;
+        void *mark = guards_mark();
+        memset(&kase.shape, 0, sizeof kase.shape);
+        kase.ld = 0;
+        kase.shape.groups = 3; kase.shape.rows = 6; kase.shape.cols = 3;
+        kase.shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS;
+        kase.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        kase.shape.row_sizes.alignment = 4;
+        memcpy(kase.values, cases[i].ends, sizeof cases[i].ends);
+        const void *snapshot = prepared(&kase, &error);
+        ASSERT_TRUE(snapshot != NULL);
+        tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+        ASSERT_EQ(v.header->status, cases[i].status);
+        ASSERT_EQ(v.header->bad_group, cases[i].bad);
+        for (int32_t g = 0; g < 3; g++) ASSERT_EQ(v.rows[g], g == 0 ? 6 : 0);
+        desc.clamp = 0;
+        ASSERT_EQ(tegroup_prepare(&desc, NULL, &error) == TEGROUP_OK, cases[i].status == 0);
         guards_release(mark);
     }
 }
