@@ -17327,9 +17327,9 @@ TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_back
 typedef uint32_t tegroup_impl_key_f32;
 typedef uint64_t tegroup_impl_key_f64;
 TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_key_of_f32(float x) {
-    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return 1;
-    return magnitude == 0 || !(u >> 31) ? magnitude | 0x80000000u : ~u;
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu,
+                   place = magnitude == 0 || !(u >> 31) ? magnitude | 0x80000000u : ~u;
+    return magnitude > 0x7f800000u ? 1 : place;
 }
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_key(tegroup_impl_key_f32 key) {
     if (key <= 1) return tegroup_impl_f32_of_bits(0x7fffffffu);
@@ -17411,8 +17411,9 @@ TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_group_key_f32(tegroup_group_sc
 /* Keeps the two largest of what came so far. */
 TEGROUP_IMPL_HD void tegroup_impl_two_largest_f32(tegroup_impl_key_f32 key, tegroup_impl_key_f32 *first,
                                                    tegroup_impl_key_f32 *second) {
-    if (key > *second) *second = key < *first ? key : *first;
-    if (key > *first) *first = key;
+    const tegroup_impl_key_f32 smaller = key < *first ? key : *first;
+    *second = smaller > *second ? smaller : *second;
+    *first = key > *first ? key : *first;
 }
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f32(const tegroup_router_scheme *s, const tegroup_impl_key_f32 *groups,
                                                   int32_t g) {
@@ -17636,8 +17637,9 @@ TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_group_key_f64(tegroup_group_sc
 /* Keeps the two largest of what came so far. */
 TEGROUP_IMPL_HD void tegroup_impl_two_largest_f64(tegroup_impl_key_f64 key, tegroup_impl_key_f64 *first,
                                                    tegroup_impl_key_f64 *second) {
-    if (key > *second) *second = key < *first ? key : *first;
-    if (key > *first) *first = key;
+    const tegroup_impl_key_f64 smaller = key < *first ? key : *first;
+    *second = smaller > *second ? smaller : *second;
+    *first = key > *first ? key : *first;
 }
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f64(const tegroup_router_scheme *s, const tegroup_impl_key_f64 *groups,
                                                   int32_t g) {

@@ -10,14 +10,21 @@
 #include "core/checks.h"
 #include "cpu/real.h"
 #include "moe/router_scheme.h"
+#include "cuda/rows.h"
 #include "moe/count_cuda.h"
 #include "moe/router_batch_cuda.h"
 
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
- * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
- * keys are equal, and for doubles and more experts, each lane remembers the best of its own in shared memory, and the
- * one whose best is taken looks at its own again. */
+ * To choose, up to EACH keys of floats are sorted in a lane's registers, and the warp's largest is one instruction;
+ * where keys are close to equal, and for doubles and more experts, each lane remembers the best of its own in shared
+ * memory, and the one whose best is taken looks at its own again. Rows are read AT_ONCE elements of a lane at a time. */
 enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
+/* The lane's elements of a row. All lanes go round as often, and stay together: a warp whose lanes left a loop one after
+ * another went on in parts, and did everything two and three times (nvcc 13.0). */
+#define TEGROUP_IMPL_OF_LANE(i, count)                                                                                 \
+    for (int32_t i = (int32_t)threadIdx.x % 32, round = 0; round < (count); round += 32, i += 32)                      \
+        if (i < (count))
+#define TEGROUP_IMPL_AT_ONCE(real, each) (sizeof(real) == 8 ? 2 : (each) == 4 ? 4 : 8)
 
 /* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
 typedef struct tegroup_impl_scheme_way {
@@ -37,8 +44,9 @@ static __device__ __forceinline__ REAL tegroup_impl_score(tegroup_score score, R
 static __device__ __forceinline__ REAL tegroup_impl_score_grad(tegroup_score score, REAL s, REAL grad_log) {
     return tegroup_impl_score_grad_FSUF(score, s, grad_log);
 }
-static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_FSUF *keys, tegroup_dtype dtype,
-                                                            const void *logits, int32_t first, int32_t experts) {
+/* Not inlined: choices that are equal are rare. */
+static __device__ __noinline__ int32_t tegroup_impl_best(const tegroup_impl_key_FSUF *keys, tegroup_dtype dtype,
+                                                         const void *logits, int32_t first, int32_t experts) {
     return tegroup_impl_best_FSUF(keys, dtype, logits, first, 32, experts);
 }
 /* A logit's key, 0 where logits do not count. */
@@ -93,6 +101,27 @@ static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
     return x;
 }
 
+/* N elements of a row that are 32 apart, 0 from the count-th on. Their type is asked once, and all are under way before
+ * the first is used. */
+template <int N, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_load_apart(const tegroup_matrix &m, const void *row, int32_t first,
+                                                               int32_t count, REAL *x) {
+#define TEGROUP_IMPL_LOAD(type, raw)                                                                                   \
+    type raw[N];                                                                                                       \
+    _Pragma("unroll") for (int i = 0; i < N; i++) raw[i] =                                                             \
+        first + 32 * i < count ? ((const type *)row)[first + 32 * i] : (type)0;                                        \
+    _Pragma("unroll") for (int i = 0; i < N; i++)
+    if (m.dtype == TEGROUP_DTYPE_F32) {
+        TEGROUP_IMPL_LOAD(float, raw) x[i] = (REAL)raw[i];
+    } else if (m.dtype == TEGROUP_DTYPE_F64) {
+        TEGROUP_IMPL_LOAD(double, raw) x[i] = (REAL)raw[i];
+    } else {
+        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+        TEGROUP_IMPL_LOAD(uint16_t, raw) x[i] = (REAL)tegroup_impl_low_half(raw[i], bf16);
+    }
+#undef TEGROUP_IMPL_LOAD
+}
+
 /* What a warp has of a token in shared memory: a row of scores or of their gradients, a row of keys, the keys of
  * groups, and its choices. */
 template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
@@ -112,37 +141,68 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 
     /* Keys of scores, 0 for the experts of groups that do not stay. */
-    __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
-        const int32_t lane = (int32_t)threadIdx.x % 32, size = s.n_group != 0 ? experts / s.n_group : 0;
-        const bool biased = s.bias.dtype != TEGROUP_DTYPE_UNSET;
-        for (int32_t e = lane; e < experts; e += 32)
-            keys[e] =
-                tegroup_impl_key_of(biased ? row[e] + tegroup_impl_load_here(s.bias, s.bias.data, e, (REAL)0) : row[e]);
-        __syncwarp();
-        if (s.n_group == 0) return;
-        for (int32_t g = 0; g < s.n_group; g++) {
-            KEY first = 0, second = 0;
-            for (int32_t e = g * size + lane; e < (g + 1) * size; e += 32)
-                tegroup_impl_two_largest(keys[e], first, second);
-            const KEY most = tegroup_impl_lanes_most(first);
-            const bool mine = first == most;
-            const KEY behind = tegroup_impl_lanes_most(mine ? second : first),
-                      rest = __popc(__ballot_sync(0xffffffffu, mine)) > 1 ? most : behind;
-            if (lane == 0) groups[g] = tegroup_impl_group_key(s.group_score, size, most, rest);
+    template <int AT_ONCE> __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
+        for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
+            const int32_t first = base + (int32_t)threadIdx.x % 32;
+            REAL score[AT_ONCE], bias[AT_ONCE] = {0};
+            KEY key[AT_ONCE];
+            if (s.bias.dtype != TEGROUP_DTYPE_UNSET)
+                tegroup_impl_load_apart<AT_ONCE>(s.bias, s.bias.data, first, experts, bias);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) score[i] = first + 32 * i < experts ? row[first + 32 * i] : (REAL)0;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) key[i] = tegroup_impl_key_of(score[i] + bias[i]);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (first + 32 * i < experts) keys[first + 32 * i] = key[i];
         }
         __syncwarp();
-        const bool low = lane < s.n_group && tegroup_impl_group_stays(s, groups, lane),
-                   high = lane + 32 < s.n_group && tegroup_impl_group_stays(s, groups, lane + 32);
-        const uint64_t stay = __ballot_sync(0xffffffffu, low) | (uint64_t)__ballot_sync(0xffffffffu, high) << 32;
-        for (int32_t g = 0; g < s.n_group; g++)
-            for (int32_t e = g * size + lane; !(stay >> g & 1) && e < (g + 1) * size; e += 32) keys[e] = 0;
+        if (s.n_group != 0) drop_groups(s, experts / s.n_group);
+    }
+    /* 2^shift lanes share a group, as many as there are for each, and take turns at its experts; each group's begin at
+     * another turn, so that they do not meet in a bank. */
+    __device__ __forceinline__ void drop_groups(const tegroup_router_scheme &s, int32_t size) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        int32_t shift = 0;
+        while (s.n_group <= 16 >> shift) shift++;
+        const int32_t turns = (size + (1 << shift) - 1) >> shift, mine = lane & ((1 << shift) - 1);
+        for (int32_t base = 0; base < s.n_group; base += 32 >> shift) {
+            const int32_t g = base + (lane >> shift);
+            int32_t turn = min(lane >> shift, turns - 1);
+            KEY first = 0, second = 0;
+#pragma unroll 4
+            for (int32_t i = 0; i < turns; i++) {
+                const int32_t e = (turn << shift) + mine;
+                tegroup_impl_two_largest(g < s.n_group && e < size ? keys[g * size + e] : (KEY)0, first, second);
+                turn = turn + 1 < turns ? turn + 1 : 0;
+            }
+            for (int32_t other = 1; other < 1 << shift; other *= 2) {
+                const KEY most = __shfl_xor_sync(0xffffffffu, first, other),
+                          rest = __shfl_xor_sync(0xffffffffu, second, other);
+                tegroup_impl_two_largest(most, first, second);
+                tegroup_impl_two_largest(rest, first, second);
+            }
+            if (g < s.n_group && mine == 0) groups[g] = tegroup_impl_group_key(s.group_score, size, first, second);
+        }
+        __syncwarp();
+        for (int32_t base = 0; base < s.n_group; base += 32 >> shift) {
+            const int32_t g = base + (lane >> shift);
+            const bool drops = g < s.n_group && !tegroup_impl_group_stays(s, groups, g);
+            int32_t turn = min(lane >> shift, turns - 1);
+#pragma unroll 4
+            for (int32_t i = 0; i < turns; i++) {
+                const int32_t e = (turn << shift) + mine;
+                if (drops && e < size) keys[g * size + e] = 0;
+                turn = turn + 1 < turns ? turn + 1 : 0;
+            }
+        }
         __syncwarp();
     }
     /* Fills up the choices: each that is -1 becomes the best expert that is not among them. */
     __device__ __forceinline__ void choose(int32_t experts, int32_t k, tegroup_dtype dtype, const void *logits) {
         const int32_t lane = (int32_t)threadIdx.x % 32;
-        for (int32_t j = lane; j < k; j += 32)
-            if (indices[j] >= 0) keys[indices[j]] = 0;
+        TEGROUP_IMPL_OF_LANE(j, k)
+        if (indices[j] >= 0) keys[indices[j]] = 0;
         __syncwarp();
         int32_t mine = tegroup_impl_best(keys, dtype, logits, lane, experts);
         KEY key = mine >= 0 ? keys[mine] : 0;
@@ -171,85 +231,125 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 };
 
-/* Makes choices of keys that are in registers until two are equal. What was taken is 0 in shared memory, too. Returns
- * how many choices were made. */
+/* Sorts a lane's numbers, the largest first: Batcher's network, which merges runs of RUN numbers by comparing those that
+ * are APART. */
+template <int N, int RUN = 1, int APART = 1, bool MORE = (RUN < N)> struct tegroup_impl_sort_down {
+    static __device__ __forceinline__ void sort(uint32_t *x) {
+#pragma unroll
+        for (int i = APART % RUN; i + APART < N; i++)
+            if ((i - APART % RUN) / APART % 2 == 0 && i / (2 * RUN) == (i + APART) / (2 * RUN)) {
+                const uint32_t larger = max(x[i], x[i + APART]);
+                x[i + APART] = min(x[i], x[i + APART]);
+                x[i] = larger;
+            }
+        tegroup_impl_sort_down<N, (APART > 1 ? RUN : 2 * RUN), (APART > 1 ? APART / 2 : 2 * RUN)>::sort(x);
+    }
+};
+template <int N, int RUN, int APART> struct tegroup_impl_sort_down<N, RUN, APART, false> {
+    static __device__ __forceinline__ void sort(uint32_t *) {}
+};
+
+/* Makes choices of up to EACH keys a lane, sorted in its registers: the lane whose largest is taken moves up. Their last
+ * bits make way for where each lies. So where two keys differ in these alone, which of them comes first is not known:
+ * from there on choices are left at -1. Returns how many were made. */
 template <int EACH>
-static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint32_t *keys, int32_t *indices, int32_t experts,
-                                                                   int32_t k) {
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint32_t *keys, int32_t *indices,
+                                                                   int32_t experts, int32_t k) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
-    uint32_t key[EACH];
+    uint32_t key[EACH], last = 0;
+    bool mine = false;
     if (experts > 32 * EACH) return 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) key[i] = lane + 32 * i < experts ? keys[lane + 32 * i] : 0;
+    for (int i = 0; i < EACH; i++)
+        key[i] = lane + 32 * i < experts ? (keys[lane + 32 * i] & ~(uint32_t)(EACH - 1)) | (uint32_t)i : 0;
+    tegroup_impl_sort_down<EACH>::sort(key);
 #pragma unroll 1
-    for (int32_t j = 0; j < k; j++) {
-        uint32_t mine = key[0];
-        int32_t at = 0, equal = 0;
-#pragma unroll
-        for (int i = 1; i < EACH; i++) mine = max(mine, key[i]);
-        const uint32_t most = tegroup_impl_lanes_most(mine);
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (key[i] == most) at = i, equal++;
-        const uint32_t lanes = __ballot_sync(0xffffffffu, equal > 0);
-        if ((lanes & (lanes - 1)) != 0 || __any_sync(0xffffffffu, equal > 1)) return j;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) key[i] = key[i] == most ? 0u : key[i];
-        if (equal > 0) {
-            indices[j] = lane + 32 * at;
-            keys[lane + 32 * at] = 0;
+    for (int32_t j = 0; j <= k; j++) { /* the one behind the last tells whether that was sure */
+        const uint32_t most = tegroup_impl_lanes_most(key[0]);
+        if (j > 0 && (most ^ last) < EACH) {
+            if (mine) indices[j - 1] = -1;
+            return j - 1;
         }
+        mine = key[0] == most;
+        const uint32_t lanes = __ballot_sync(0xffffffffu, mine);
+        if (j == k || most < EACH || (lanes & (lanes - 1)) != 0) return j; /* no number, or of several lanes */
+        if (mine) {
+            indices[j] = lane + 32 * (int32_t)(most % EACH);
+#pragma unroll
+            for (int i = 1; i < EACH; i++) key[i - 1] = key[i];
+            key[EACH - 1] = 0;
+        }
+        last = most;
     }
     return k;
 }
 template <int EACH>
-static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint64_t *, int32_t *, int32_t, int32_t) {
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint64_t *, int32_t *, int32_t, int32_t) {
     return 0;
 }
 
-/* The lanes' largest logit, and the sum of exp(logit - largest). */
+/* A row of a matrix to shared memory, zeros where there is none. */
+template <int AT_ONCE, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_take_row(const tegroup_matrix &m, int64_t token, bool there,
+                                                                    REAL *row) {
+    const int32_t experts = (int32_t)m.cols;
+    const char *const from = tegroup_impl_matrix_row(&m, token);
+    for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
+        const int32_t first = base + (int32_t)threadIdx.x % 32;
+        REAL x[AT_ONCE];
+        tegroup_impl_load_apart<AT_ONCE>(m, from, first, there ? experts : 0, x);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + 32 * i < experts) row[first + 32 * i] = x[i];
+    }
+}
+
+/* The lanes' largest logit, and the sum of exp(logit - largest). A lane reads what it wrote. */
 template <typename REAL>
-static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const tegroup_matrix &logits, const char *from,
-                                                                        int32_t experts, REAL &largest) {
-    const int32_t lane = (int32_t)threadIdx.x % 32;
+static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const REAL *logits, int32_t experts,
+                                                                        REAL &largest) {
     REAL sum = 0;
     largest = -(REAL)INFINITY;
-    for (int32_t e = lane; e < experts; e += 32)
-        largest = tegroup_impl_larger(largest, tegroup_impl_load_here(logits, from, e, (REAL)0));
+    TEGROUP_IMPL_OF_LANE(e, experts)
+    largest = tegroup_impl_larger(largest, logits[e]);
     largest = tegroup_impl_lanes_max<REAL, 32>(largest);
-    for (int32_t e = lane; e < experts; e += 32)
-        sum += tegroup_impl_exp(tegroup_impl_load_here(logits, from, e, (REAL)0) - largest);
+    TEGROUP_IMPL_OF_LANE(e, experts)
+    sum += tegroup_impl_exp(logits[e] - largest);
     return tegroup_impl_lanes_sum<REAL, 32>(sum);
 }
 
 /* The scores of a token's logits, 0 where it is padding, and what the losses need of them. */
-template <typename REAL>
+template <int AT_ONCE, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_scheme_way &way, int64_t token,
                                                                   bool there, REAL *scores) {
     const tegroup_score score = desc.scheme.score;
     const int32_t lane = (int32_t)threadIdx.x % 32, experts = desc.experts;
     const bool softmax = score == TEGROUP_SCORE_SOFTMAX;
-    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
-    REAL largest = -(REAL)INFINITY, sum = 0, total = 0;
-    for (int32_t e = lane; e < experts; e += 32) {
-        scores[e] = there ? tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) : (REAL)0;
-        largest = tegroup_impl_larger(largest, scores[e]);
-    }
-    if (there && (softmax || way.logsumexp)) {
-        largest = tegroup_impl_lanes_max<REAL, 32>(largest);
-        for (int32_t e = lane; e < experts; e += 32) {
-            const REAL term = tegroup_impl_exp(scores[e] - largest);
-            sum += term;
-            if (softmax) scores[e] = term;
+    REAL largest = 0, sum = 1, total = 0;
+    tegroup_impl_scheme_take_row<AT_ONCE>(desc.logits, token, there, scores);
+    if (there && (softmax || way.logsumexp)) sum = tegroup_impl_scheme_exponentials(scores, experts, largest);
+    if (there && score == TEGROUP_SCORE_SIGMOID) {
+        for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
+            REAL x[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                x[i] = base + 32 * i + lane < experts ? scores[base + 32 * i + lane] : (REAL)0;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                x[i] = tegroup_impl_score(TEGROUP_SCORE_SIGMOID, x[i]);
+                if (base + 32 * i + lane < experts) scores[base + 32 * i + lane] = x[i];
+            }
         }
-        sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-    }
-    for (int32_t e = lane; there && e < experts; e += 32) {
-        scores[e] = softmax ? scores[e] / sum : tegroup_impl_score(score, scores[e]);
-        total += scores[e];
+    } else if (there) {
+#pragma unroll 1
+        TEGROUP_IMPL_OF_LANE(e, experts)
+        scores[e] = softmax ? tegroup_impl_exp(scores[e] - largest) / sum
+                            : tegroup_impl_score(TEGROUP_SCORE_SQRT_SOFTPLUS, scores[e]);
     }
     if (way.totals) {
+        TEGROUP_IMPL_OF_LANE(e, experts)
+        total += scores[e];
         total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
         if (lane == 0) way.totals[token] = total == 0 ? 1.0 : (double)total;
     }
@@ -264,16 +364,17 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_divisor(const tegroup
                                                                    const REAL *scores) {
     REAL sum = 0;
     if (!normalize) return 1;
-    for (int32_t j = (int32_t)threadIdx.x % 32; j < k; j += 32)
-        if (indices[j] >= 0) sum += scores[indices[j]];
+    TEGROUP_IMPL_OF_LANE(j, k)
+    if (indices[j] >= 0) sum += scores[indices[j]];
     return tegroup_impl_lanes_sum<REAL, 32>(sum) + (REAL)s.normalize_epsilon;
 }
 
 template <typename REAL, typename KEY, int EACH>
-static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS, EACH < 32 ? 4 : 2)
     tegroup_impl_scheme_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_scheme_way way) {
     const tegroup_router_scheme &s = desc.scheme;
+    enum { AT_ONCE = TEGROUP_IMPL_AT_ONCE(REAL, EACH) };
     const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32,
                   warps = (int32_t)blockDim.x / 32;
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
@@ -284,12 +385,13 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.logits.rows;
          token += (int64_t)gridDim.x * warps) {
         const bool there = tegroup_impl_token_there(&s, token), given = s.given_indices.dtype != TEGROUP_DTYPE_UNSET;
-        tegroup_impl_scheme_scores(desc, way, token, there, my.row);
-        for (int32_t j = lane; j < k; j += 32)
-            my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
+        tegroup_impl_scheme_scores<AT_ONCE>(desc, way, token, there, my.row);
+#pragma unroll 1
+        TEGROUP_IMPL_OF_LANE(j, k)
+        my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
         __syncwarp();
         if (there && !given) {
-            my.rank(s, experts);
+            my.template rank<AT_ONCE>(s, experts);
             if (tegroup_impl_scheme_take<EACH>(my.keys, my.indices, experts, k) < k) {
                 __syncwarp();
                 my.choose(experts, k, desc.logits.dtype, tegroup_impl_matrix_row(&desc.logits, token));
@@ -297,7 +399,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             __syncwarp();
         }
         const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
-        for (int32_t j = lane; j < k; j += 32) {
+#pragma unroll 1
+        TEGROUP_IMPL_OF_LANE(j, k) {
             const int32_t e = my.indices[j];
             tegroup_impl_store_int(desc.indices.dtype, tegroup_impl_matrix_row(&desc.indices, token), j, e);
             if (desc.weights.dtype != TEGROUP_DTYPE_UNSET)
@@ -306,8 +409,14 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             if (e >= 0 && way.histogram) atomicAdd(&histogram[e], 1u);
             else if (e >= 0) tegroup_impl_add_count(desc.counts, e, 1);
         }
-        for (int32_t e = lane; desc.probabilities.dtype != TEGROUP_DTYPE_UNSET && e < experts; e += 32)
-            ((REAL *)tegroup_impl_matrix_row(&desc.probabilities, token))[e] = my.row[e];
+        if (desc.probabilities.dtype != TEGROUP_DTYPE_UNSET) {
+            REAL *const probabilities = (REAL *)tegroup_impl_matrix_row(&desc.probabilities, token);
+            for (int32_t base = 0; base < experts; base += 32 * AT_ONCE)
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if (base + 32 * i + lane < experts)
+                        probabilities[base + 32 * i + lane] = my.row[base + 32 * i + lane];
+        }
         __syncwarp();
     }
     __syncthreads();

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_
 
 /* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
  * the choices are known. */
-template <typename REAL, typename KEY>
+template <int AT_ONCE, typename REAL, typename KEY>
 static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
                                                                    int64_t token,
                                                                    tegroup_impl_scheme_token<REAL, KEY> &my,
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     }
     __syncwarp();
     if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
-        my.rank(s, experts);
+        my.template rank<AT_ONCE>(s, experts);
         my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
     }
     tegroup_impl_scheme_shares(desc, my.row, slopes, by, grads);
@@ -82,6 +82,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
 template <typename REAL, typename KEY>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     tegroup_impl_scheme_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc, int32_t room) {
+    enum { AT_ONCE = TEGROUP_IMPL_AT_ONCE(REAL, 8) };
     const tegroup_router_scheme &s = desc.scheme;
     const int32_t experts = desc.experts, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
     const bool softmax = s.score == TEGROUP_SCORE_SOFTMAX;
@@ -97,15 +98,16 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_here(desc.grad_logits, out, e, (REAL)0);
             continue;
         }
-        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
-        __syncwarp();
-        tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
         REAL largest = 0, z = 0, sum = 0;
         const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
         if (logits) {
-            const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
+            tegroup_impl_scheme_take_row<AT_ONCE>(desc.logits, token, true, my.row);
+            const REAL all = tegroup_impl_scheme_exponentials(my.row, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
+        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
+        __syncwarp();
+        tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
         for (int32_t e = lane; softmax && e < experts; e += 32) sum += grads[e];
         if (softmax) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         for (int32_t e = lane; e < experts; e += 32) {

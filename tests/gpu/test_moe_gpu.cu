@@ -1206,6 +1206,52 @@ static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t
 #define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, rng_chance(r, 50), dtype, rows, cols)
 #include "schemes.h"
 
+/* Scores of 1/2, and biases of a few units of their last place, equal ones among them: the largest sum first, of equal ones the lower
+ * expert, of those of the groups that stay. */
+TEST(moe_gpu, router_choices_that_are_close) {
+    enum { TOKENS = 3, MOST = 1100 };
+    static const int32_t widths[] = {8, 32, 40, 128, 160, 256, 384, 512, 896, 1024, MOST};
+    rng r = rng_seed(5021);
+    for (int64_t i = scaled(12) * 11; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t experts = widths[i % 11], most = experts / 4 < 64 ? experts / 4 : 64, k = (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, 2 * experts),
+                      n_group = rng_chance(&r, 40) ? 4 : 0, size = n_group ? experts / n_group : experts;
+        tegroup_router_desc d;
+        router_make(&d, &r, 0, dtypes[rng_int(&r, 1, 3)], TEGROUP_DTYPE_F32, TOKENS, experts, k);
+        d.balance_loss = NULL;
+        d.balance_coefficient = 0;
+        d.scheme.score = TEGROUP_SCORE_SIGMOID;
+        d.scheme.n_group = n_group;
+        d.scheme.topk_group = n_group ? (int32_t)rng_int(&r, 1, 3) : 0;
+        d.scheme.group_score = n_group ? TEGROUP_GROUP_SCORE_MAX : TEGROUP_GROUP_SCORE_TOP2;
+        d.scheme.bias = matrix(&r, 0, TEGROUP_DTYPE_F32, 1, experts);
+        static int64_t unit[MOST];
+        int64_t best[4] = {0};
+        for (int32_t e = 0; e < experts; e++) {
+            unit[e] = rng_int(&r, 0, spread);
+            set(&d.scheme.bias, 0, e, (double)unit[e] * 0x1p-24);
+            for (int64_t t = 0; t < TOKENS; t++) set(&d.logits, t, e, 0);
+            if (unit[e] > best[e / size]) best[e / size] = unit[e];
+        }
+        for (int32_t g = 0; g < n_group; g++) {
+            int32_t better = 0;
+            for (int32_t h = 0; h < n_group; h++) better += best[h] > best[g] || (best[h] == best[g] && h < g);
+            for (int32_t e = g * size; better >= d.scheme.topk_group && e < (g + 1) * size; e++) unit[e] = -1;
+        }
+        mirror_up(mark);
+        const tegroup_router_desc dd = router_on_device(d);
+        RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+        for (int32_t j = 0; j < k; j++) {
+            int32_t want = 0;
+            for (int32_t e = 1; e < experts; e++) if (unit[e] > unit[want]) want = e;
+            unit[want] = -1;
+            for (int64_t t = 0; t < TOKENS; t++) ASSERT_EQ(want, whole(&d.indices, t, j));
+        }
+        ASSERT_EQ(0, guards_changed());
+        guards_release(mark);
+    }
+}
+
 /* Any scheme and its gradient, as the formulas have them of what the GPU wrote; the second run in a row has the first one's bits. */
 TEST(moe_gpu, router_schemes) {
     rng r = rng_seed(5020);
