@@ -2549,13 +2549,16 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
  * To choose, up to EACH keys of floats are sorted in a lane's registers, and the warp's largest is one instruction;
  * where keys are close to equal, and for doubles and more experts, each lane remembers the best of its own in shared
- * memory, and the one whose best is taken looks at its own again. Rows are read AT_ONCE elements of a lane at a time. */
+ * memory, and the one whose best is taken looks at its own again. */
 enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
-/* The lane's elements of a row. All lanes go round as often, and stay together: a warp whose lanes left a loop one after
- * another went on in parts, and did everything two and three times (nvcc 13.0). */
+
+/* The lane's elements of a row. All lanes go round as often, and stay together: a warp whose lanes left a loop one
+ * after another went on in parts, and did what follows two and three times (nvcc 13.0). */
 #define TEGROUP_IMPL_OF_LANE(i, count)                                                                                 \
     for (int32_t i = (int32_t)threadIdx.x % 32, round = 0; round < (count); round += 32, i += 32)                      \
         if (i < (count))
+
+/* Of a row a lane reads so many elements before it uses the first. */
 #define TEGROUP_IMPL_AT_ONCE(real, each) (sizeof(real) == 8 ? 2 : (each) == 4 ? 4 : 8)
 
 /* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
@@ -2807,8 +2810,8 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 };
 
-/* Sorts a lane's numbers, the largest first: Batcher's network, which merges runs of RUN numbers by comparing those that
- * are APART. */
+/* Sorts a lane's numbers, the largest first: Batcher's network, which merges runs of RUN numbers by comparing those
+ * that are APART. */
 template <int N, int RUN = 1, int APART = 1, bool MORE = (RUN < N)> struct tegroup_impl_sort_down {
     static __device__ __forceinline__ void sort(uint32_t *x) {
 #pragma unroll
@@ -2825,9 +2828,9 @@ template <int N, int RUN, int APART> struct tegroup_impl_sort_down<N, RUN, APART
     static __device__ __forceinline__ void sort(uint32_t *) {}
 };
 
-/* Makes choices of up to EACH keys a lane, sorted in its registers: the lane whose largest is taken moves up. Their last
- * bits make way for where each lies. So where two keys differ in these alone, which of them comes first is not known:
- * from there on choices are left at -1. Returns how many were made. */
+/* Makes choices of up to EACH keys a lane, sorted in its registers: the lane whose largest is taken moves up. Their
+ * last bits make way for where each lies. So where two keys differ in these alone, which of them comes first is not
+ * known: from there on choices are left at -1. Returns how many were made. */
 template <int EACH>
 static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint32_t *keys, int32_t *indices,
                                                                    int32_t experts, int32_t k) {

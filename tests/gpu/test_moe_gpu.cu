@@ -1212,9 +1212,9 @@ TEST(moe_gpu, router_choices_that_are_close) {
     enum { TOKENS = 3, MOST = 1100 };
     static const int32_t widths[] = {8, 32, 40, 128, 160, 256, 384, 512, 896, 1024, MOST};
     rng r = rng_seed(5021);
-    for (int64_t i = scaled(12) * 11; i > 0; i--) {
+    for (int64_t i = scaled(60) * 11; i > 0; i--) {
         void *mark = guards_mark();
-        const int32_t experts = widths[i % 11], most = experts / 4 < 64 ? experts / 4 : 64, k = (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, 2 * experts),
+        const int32_t experts = widths[i % 11], most = experts / 4 < 64 ? experts / 4 : 64, k = rng_chance(&r, 30) ? 1 : (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, rng_chance(&r, 50) ? 2 * experts : 40 * experts),
                       n_group = rng_chance(&r, 40) ? 4 : 0, size = n_group ? experts / n_group : experts;
         tegroup_router_desc d;
         router_make(&d, &r, 0, dtypes[rng_int(&r, 1, 3)], TEGROUP_DTYPE_F32, TOKENS, experts, k);
