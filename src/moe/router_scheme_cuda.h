@@ -66,14 +66,6 @@ static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key
                                                                 tegroup_impl_key_FSUF &second) {
     tegroup_impl_two_largest_FSUF(key, &first, &second);
 }
-/* Loads and stores of floating point in these kernels' loops. */
-static __device__ __forceinline__ REAL tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
-                                                              REAL) {
-    return tegroup_impl_load_float_FSUF(m.dtype, row, i);
-}
-static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, REAL x) {
-    tegroup_impl_store_float_FSUF(m.dtype, row, i, x);
-}
 static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
                                                                const tegroup_impl_key_FSUF *groups, int32_t g) {
     return tegroup_impl_group_stays_FSUF(&s, groups, g);
@@ -104,6 +96,10 @@ static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
     return x;
 }
 
+/* Of a double the float that rounds to halves as it does. */
+static __device__ __forceinline__ float tegroup_impl_before_halves(float x) { return x; }
+static __device__ __forceinline__ float tegroup_impl_before_halves(double x) { return tegroup_impl_f32_odd_of_f64(x); }
+
 /* N elements of a row that are 32 apart, 0 from the count-th on. Their type is asked once, and all are under way before
  * the first is used. */
 template <int N, typename REAL>
@@ -123,6 +119,23 @@ static __device__ __forceinline__ void tegroup_impl_load_apart(const tegroup_mat
         TEGROUP_IMPL_LOAD(uint16_t, raw) x[i] = (REAL)tegroup_impl_low_half(raw[i], bf16);
     }
 #undef TEGROUP_IMPL_LOAD
+}
+
+/* Stores them, where there are that many, rounded to their type. */
+template <int N, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_store_apart(const tegroup_matrix &m, void *row, int32_t first,
+                                                                int32_t count, const REAL *x) {
+#define TEGROUP_IMPL_STORE(type, value)                                                                                \
+    _Pragma("unroll") for (int i = 0; i < N; i++) if (first + 32 * i < count)((type *)row)[first + 32 * i] = value;
+    if (m.dtype == TEGROUP_DTYPE_F32) {
+        TEGROUP_IMPL_STORE(float, (float)x[i])
+    } else if (m.dtype == TEGROUP_DTYPE_F64) {
+        TEGROUP_IMPL_STORE(double, (double)x[i])
+    } else {
+        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+        TEGROUP_IMPL_STORE(uint16_t, (uint16_t)tegroup_impl_two_halves(tegroup_impl_before_halves(x[i]), 0, bf16))
+    }
+#undef TEGROUP_IMPL_STORE
 }
 
 /* What a warp has of a token in shared memory: a row of scores or of their gradients, a row of keys, the keys of

@@ -26,16 +26,24 @@ template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
                                                                   const REAL *scores, const double *slopes, REAL by,
                                                                   REAL *grads) {
-    const int32_t lane = (int32_t)threadIdx.x % 32;
-    const bool shared = slopes && desc.scheme.score != TEGROUP_SCORE_SOFTMAX;
-    REAL sum = 0, mean = 0;
-    for (int32_t e = lane; shared && e < desc.experts; e += 32) sum += scores[e];
-    if (shared) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-    if (sum == 0) sum = 1;
-    for (int32_t e = lane; shared && e < desc.experts; e += 32) mean += by * (REAL)slopes[e] * (scores[e] / sum);
-    if (shared) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
-    for (int32_t e = lane; e < desc.experts; e += 32)
-        grads[e] = slopes ? scores[e] / sum * (by * (REAL)slopes[e] - mean) : (REAL)0;
+    REAL sum = 1, mean = 0;
+    if (!slopes) {
+        TEGROUP_IMPL_OF_LANE(e, desc.experts)
+            grads[e] = 0;
+        return;
+    }
+    if (desc.scheme.score != TEGROUP_SCORE_SOFTMAX) {
+        sum = 0;
+        TEGROUP_IMPL_OF_LANE(e, desc.experts)
+            sum += scores[e];
+        sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+        if (sum == 0) sum = 1;
+        TEGROUP_IMPL_OF_LANE(e, desc.experts)
+            mean += by * (REAL)slopes[e] * (scores[e] / sum);
+        mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+    }
+    TEGROUP_IMPL_OF_LANE(e, desc.experts)
+        grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
 }
 
 /* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
@@ -78,6 +86,21 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     }
 }
 
+/* The gradients of logits by way of their scores, from those of the scores' logarithms; sum: of all of these. */
+template <int N, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_score_grad(tegroup_score kind, const REAL *score, REAL sum,
+                                                                      REAL *grad) {
+#define TEGROUP_IMPL_GRAD(value) _Pragma("unroll") for (int i = 0; i < N; i++) grad[i] = value;
+    if (kind == TEGROUP_SCORE_SOFTMAX) {
+        TEGROUP_IMPL_GRAD(grad[i] - score[i] * sum)
+    } else if (kind == TEGROUP_SCORE_SIGMOID) {
+        TEGROUP_IMPL_GRAD(tegroup_impl_score_grad(TEGROUP_SCORE_SIGMOID, score[i], grad[i]))
+    } else {
+        TEGROUP_IMPL_GRAD(tegroup_impl_score_grad(TEGROUP_SCORE_SQRT_SOFTPLUS, score[i], grad[i]))
+    }
+#undef TEGROUP_IMPL_GRAD
+}
+
 /* As tegroup_impl_scheme_grad_row_f32, a warp a token. */
 template <typename REAL, typename KEY>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
@@ -91,30 +114,42 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     REAL *grads = (REAL *)(void *)my.keys;
     for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.probabilities.rows;
          token += (int64_t)gridDim.x * warps) {
-        char *out = tegroup_impl_matrix_row(&desc.grad_logits, token);
-        const REAL *scores = (const REAL *)tegroup_impl_matrix_row(&desc.probabilities, token);
         const double *slopes = tegroup_impl_loss_slopes(&desc, token);
-        if (!tegroup_impl_token_there(&s, token)) {
-            for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_here(desc.grad_logits, out, e, (REAL)0);
-            continue;
-        }
+        const bool there = tegroup_impl_token_there(&s, token), z_loss = there && s.z_coefficient != 0;
         REAL largest = 0, z = 0, sum = 0;
-        const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
-        if (logits) {
+        if (z_loss) {
             tegroup_impl_scheme_take_row<AT_ONCE>(desc.logits, token, true, my.row);
             const REAL all = tegroup_impl_scheme_exponentials(my.row, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
-        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
-        __syncwarp();
-        tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
-        for (int32_t e = lane; softmax && e < experts; e += 32) sum += grads[e];
-        if (softmax) sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-        for (int32_t e = lane; e < experts; e += 32) {
-            const REAL score = my.row[e];
-            REAL grad = softmax ? grads[e] - score * sum : tegroup_impl_score_grad(s.score, score, grads[e]);
-            if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
-            tegroup_impl_store_here(desc.grad_logits, out, e, grad);
+        if (there) {
+            tegroup_impl_scheme_take_row<AT_ONCE>(desc.probabilities, token, true, my.row);
+            __syncwarp();
+            tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
+        }
+        if (there && softmax) {
+            TEGROUP_IMPL_OF_LANE(e, experts)
+                sum += grads[e];
+            sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+        }
+        for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
+            const int32_t first = base + lane;
+            REAL x[AT_ONCE], grad[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const bool mine = there && first + 32 * i < experts;
+                x[i] = mine ? my.row[first + 32 * i] : (REAL)0;
+                grad[i] = mine ? grads[first + 32 * i] : (REAL)0;
+            }
+            tegroup_impl_scheme_score_grad<AT_ONCE>(s.score, x, sum, grad);
+            if (z_loss) {
+                tegroup_impl_load_apart<AT_ONCE>(desc.logits, tegroup_impl_matrix_row(&desc.logits, token), first,
+                                                 experts, x);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) grad[i] += z * tegroup_impl_exp(x[i] - largest);
+            }
+            tegroup_impl_store_apart<AT_ONCE>(desc.grad_logits, tegroup_impl_matrix_row(&desc.grad_logits, token),
+                                              first, experts, grad);
         }
         __syncwarp();
     }
