@@ -17293,6 +17293,10 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sequences(const tegroup_router_scheme *s, i
     return s->sequence_tokens != 0 ? tokens / s->sequence_tokens : 1;
 }
 
+TEGROUP_IMPL_HD int64_t tegroup_impl_sequence_length(const tegroup_router_scheme *s, int64_t tokens) {
+    return s->sequence_tokens != 0 ? s->sequence_tokens : tokens;
+}
+
 TEGROUP_IMPL_HD int tegroup_impl_token_there(const tegroup_router_scheme *s, int64_t token) {
     return (!s->valid_tokens || token < *s->valid_tokens) && (!s->token_mask || s->token_mask[token] != 0);
 }
@@ -17819,7 +17823,7 @@ static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, in
  * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. */
 static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
-                  length = desc->scheme.sequence_tokens != 0 ? desc->scheme.sequence_tokens : desc->logits.rows;
+                  length = tegroup_impl_sequence_length(&desc->scheme, desc->logits.rows);
     const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     int64_t counts[TEGROUP_MAX_GROUPS], tokens = 0, t;
     double mean[TEGROUP_MAX_GROUPS], sum, loss = 0;

@@ -2786,7 +2786,7 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     __device__ __forceinline__ void choose(int32_t experts, int32_t k, tegroup_dtype dtype, const void *logits) {
         const int32_t lane = (int32_t)threadIdx.x % 32;
         TEGROUP_IMPL_OF_LANE(j, k)
-        if (indices[j] >= 0) keys[indices[j]] = 0;
+            if (indices[j] >= 0) keys[indices[j]] = 0;
         __syncwarp();
         int32_t mine = tegroup_impl_best(keys, dtype, logits, lane, experts);
         KEY key = mine >= 0 ? keys[mine] : 0;
@@ -2894,11 +2894,9 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const RE
                                                                         REAL &largest) {
     REAL sum = 0;
     largest = -(REAL)INFINITY;
-    TEGROUP_IMPL_OF_LANE(e, experts)
-    largest = tegroup_impl_larger(largest, logits[e]);
+    TEGROUP_IMPL_OF_LANE(e, experts) largest = tegroup_impl_larger(largest, logits[e]);
     largest = tegroup_impl_lanes_max<REAL, 32>(largest);
-    TEGROUP_IMPL_OF_LANE(e, experts)
-    sum += tegroup_impl_exp(logits[e] - largest);
+    TEGROUP_IMPL_OF_LANE(e, experts) sum += tegroup_impl_exp(logits[e] - largest);
     return tegroup_impl_lanes_sum<REAL, 32>(sum);
 }
 
@@ -2928,12 +2926,11 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
     } else if (there) {
 #pragma unroll 1
         TEGROUP_IMPL_OF_LANE(e, experts)
-        scores[e] = softmax ? tegroup_impl_exp(scores[e] - largest) / sum
-                            : tegroup_impl_score(TEGROUP_SCORE_SQRT_SOFTPLUS, scores[e]);
+            scores[e] = softmax ? tegroup_impl_exp(scores[e] - largest) / sum
+                                : tegroup_impl_score(TEGROUP_SCORE_SQRT_SOFTPLUS, scores[e]);
     }
     if (way.totals) {
-        TEGROUP_IMPL_OF_LANE(e, experts)
-        total += scores[e];
+        TEGROUP_IMPL_OF_LANE(e, experts) total += scores[e];
         total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
         if (lane == 0) way.totals[token] = total == 0 ? 1.0 : (double)total;
     }
@@ -2949,7 +2946,7 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_divisor(const tegroup
     REAL sum = 0;
     if (!normalize) return 1;
     TEGROUP_IMPL_OF_LANE(j, k)
-    if (indices[j] >= 0) sum += scores[indices[j]];
+        if (indices[j] >= 0) sum += scores[indices[j]];
     return tegroup_impl_lanes_sum<REAL, 32>(sum) + (REAL)s.normalize_epsilon;
 }
 
@@ -2972,7 +2969,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS, EACH < 
         tegroup_impl_scheme_scores<AT_ONCE>(desc, way, token, there, my.row);
 #pragma unroll 1
         TEGROUP_IMPL_OF_LANE(j, k)
-        my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
+            my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
         __syncwarp();
         if (there && !given) {
             my.template rank<AT_ONCE>(s, experts);
@@ -3010,13 +3007,11 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS, EACH < 
 
 /* ==== [12] Router kernels: losses (src/moe/router_losses_cuda.h) ==== */
 
-/* The tokens of a run of a sequence: run number `at` of all. */
+/* The tokens of a run of a sequence, of which each has so many: run number `at` of all. */
 struct tegroup_impl_scheme_run {
     int64_t sequence, first, last;
-    __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t at) {
-        const int64_t tokens = desc.logits.rows, sequences = tegroup_impl_sequences(&desc.scheme, tokens),
-                      runs = tegroup_impl_sequence_runs(sequences),
-                      length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : tokens,
+    __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t runs, int64_t at) {
+        const int64_t length = tegroup_impl_sequence_length(&desc.scheme, desc.logits.rows),
                       each = tegroup_impl_ceil_div(length, runs);
         sequence = at / runs;
         first = sequence * length + tegroup_impl_min(length, at % runs * each);
@@ -3024,19 +3019,23 @@ struct tegroup_impl_scheme_run {
     }
 };
 
-/* Counts a run's assignments. Sums of integers are the same in whatever order they are added. */
-static __global__ void __launch_bounds__(256)
+enum { TEGROUP_IMPL_SCHEME_COUNTED = 256 }; /* tokens whose assignments a block counts, one a thread */
+
+/* Counts the assignments of a run, `all` of which sequences have in total. Sums of integers are the same in whatever
+ * order they are added. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_SCHEME_COUNTED)
     tegroup_impl_scheme_counts_kernel(const __grid_constant__ tegroup_router_desc desc,
-                                      const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+                                      const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs, int64_t all) {
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
-    for (int64_t at = blockIdx.x; at < runs; at += gridDim.x) {
-        const tegroup_impl_scheme_run run(desc, at);
+    for (int64_t at = blockIdx.x; at < all; at += gridDim.x) {
+        const tegroup_impl_scheme_run run(desc, runs, at);
         for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x) histogram[e] = 0;
         __syncthreads();
-        for (int64_t i = run.first * desc.k + threadIdx.x; i < run.last * desc.k; i += blockDim.x) {
-            const int32_t e = tegroup_impl_index(&desc.indices, i / desc.k, (int32_t)(i % desc.k), desc.experts);
-            if (e >= 0) atomicAdd(&histogram[e], 1u);
-        }
+        for (int64_t t = run.first + threadIdx.x; t < run.last; t += blockDim.x)
+            for (int32_t j = 0; j < desc.k; j++) {
+                const int32_t e = tegroup_impl_index(&desc.indices, t, j, desc.experts);
+                if (e >= 0) atomicAdd(&histogram[e], 1u);
+            }
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x)
             if (histogram[e] != 0)
@@ -3049,13 +3048,13 @@ static __global__ void __launch_bounds__(256)
 /* Sums of 32 experts' shares over a run of tokens, and behind the last expert of the squares of logsumexp. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_scheme_sums_kernel(const __grid_constant__ tegroup_router_desc desc,
-                                    const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+                                    const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs, int64_t all) {
     __shared__ double part[8][32];
     const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32,
                   e = (int32_t)blockIdx.x * 32 + lane;
     const tegroup_matrix &p = desc.probabilities;
-    for (int64_t at = blockIdx.y; at < runs; at += gridDim.y) {
-        const tegroup_impl_scheme_run run(desc, at);
+    for (int64_t at = blockIdx.y; at < all; at += gridDim.y) {
+        const tegroup_impl_scheme_run run(desc, runs, at);
         double sum = 0;
         if (e < desc.experts && desc.balance_loss)
             for (int64_t t = run.first + warp; t < run.last; t += 8)
@@ -3093,7 +3092,7 @@ static __global__ void __launch_bounds__(256)
     __shared__ double part[256];
     __shared__ int64_t whole[256];
     const int64_t sequences = tegroup_impl_sequences(&desc.scheme, desc.logits.rows),
-                  length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : desc.logits.rows,
+                  length = tegroup_impl_sequence_length(&desc.scheme, desc.logits.rows),
                   runs = tegroup_impl_sequence_runs(sequences), pitch = desc.experts + 1;
     for (int64_t q = blockIdx.x; q < sequences; q += gridDim.x) {
         int64_t tokens = 0;
@@ -3147,22 +3146,18 @@ static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_
                                                                   REAL *grads) {
     REAL sum = 1, mean = 0;
     if (!slopes) {
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            grads[e] = 0;
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) grads[e] = 0;
         return;
     }
     if (desc.scheme.score != TEGROUP_SCORE_SOFTMAX) {
         sum = 0;
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            sum += scores[e];
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) sum += scores[e];
         sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         if (sum == 0) sum = 1;
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            mean += by * (REAL)slopes[e] * (scores[e] / sum);
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) mean += by * (REAL)slopes[e] * (scores[e] / sum);
         mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
     }
-    TEGROUP_IMPL_OF_LANE(e, desc.experts)
-        grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
+    TEGROUP_IMPL_OF_LANE(e, desc.experts) grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
 }
 
 /* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
@@ -3247,8 +3242,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
         }
         if (there && softmax) {
-            TEGROUP_IMPL_OF_LANE(e, experts)
-                sum += grads[e];
+            TEGROUP_IMPL_OF_LANE(e, experts) sum += grads[e];
             sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         }
         for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
@@ -3301,23 +3295,25 @@ static inline tegroup_status tegroup_impl_cuda_scheme_launch(void (*kernel)(cons
 static inline tegroup_status tegroup_impl_cuda_scheme_losses(const tegroup_router_desc *desc,
                                                              const tegroup_impl_scheme_way *way,
                                                              struct CUstream_st *stream, tegroup_error *error) {
-    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
-                  runs = sequences * tegroup_impl_sequence_runs(sequences), most = 65535;
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows), most = 65535,
+                  runs = tegroup_impl_sequence_runs(sequences), all = sequences * runs,
+                  length = tegroup_impl_sequence_length(&desc->scheme, desc->logits.rows),
+                  counted = tegroup_impl_max(1, tegroup_impl_ceil_div(length, TEGROUP_IMPL_SCHEME_COUNTED));
     const unsigned columns = (unsigned)(desc->experts + 1 + 31) / 32;
-    if (way->counts && runs > 0) {
+    if (way->counts && all > 0) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             cudaMemsetAsync(way->counts, 0, 8 * (size_t)(sequences * desc->experts), stream), "stream",
             "the counts must be cleared", error));
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel, (unsigned)tegroup_impl_min(runs, most), 256,
-                                4 * (size_t)desc->experts, stream, *desc, *way, runs),
+            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel,
+                                (unsigned)tegroup_impl_min(sequences * counted, most), TEGROUP_IMPL_SCHEME_COUNTED,
+                                4 * (size_t)desc->experts, stream, *desc, *way, counted, sequences * counted),
             "stream", "the kernel must launch", error));
     }
-    if (runs > 0) {
+    if (all > 0) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel,
-                                dim3(columns, (unsigned)tegroup_impl_min(runs, most)), 256, 0, stream, *desc, *way,
-                                runs),
+            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel, dim3(columns, (unsigned)tegroup_impl_min(all, most)),
+                                256, 0, stream, *desc, *way, runs, all),
             "stream", "the kernel must launch", error));
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scheme_sequences_kernel, (unsigned)tegroup_impl_min(sequences, most), 256,

@@ -11,13 +11,11 @@
 #include "moe/router_batch_cuda.h"
 #include "moe/router_scheme_cuda.h"
 
-/* The tokens of a run of a sequence: run number `at` of all. */
+/* The tokens of a run of a sequence, of which each has so many: run number `at` of all. */
 struct tegroup_impl_scheme_run {
     int64_t sequence, first, last;
-    __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t at) {
-        const int64_t tokens = desc.logits.rows, sequences = tegroup_impl_sequences(&desc.scheme, tokens),
-                      runs = tegroup_impl_sequence_runs(sequences),
-                      length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : tokens,
+    __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t runs, int64_t at) {
+        const int64_t length = tegroup_impl_sequence_length(&desc.scheme, desc.logits.rows),
                       each = tegroup_impl_ceil_div(length, runs);
         sequence = at / runs;
         first = sequence * length + tegroup_impl_min(length, at % runs * each);
@@ -25,19 +23,23 @@ struct tegroup_impl_scheme_run {
     }
 };
 
-/* Counts a run's assignments. Sums of integers are the same in whatever order they are added. */
-static __global__ void __launch_bounds__(256)
+enum { TEGROUP_IMPL_SCHEME_COUNTED = 256 }; /* tokens whose assignments a block counts, one a thread */
+
+/* Counts the assignments of a run, `all` of which sequences have in total. Sums of integers are the same in whatever
+ * order they are added. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_SCHEME_COUNTED)
     tegroup_impl_scheme_counts_kernel(const __grid_constant__ tegroup_router_desc desc,
-                                      const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+                                      const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs, int64_t all) {
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
-    for (int64_t at = blockIdx.x; at < runs; at += gridDim.x) {
-        const tegroup_impl_scheme_run run(desc, at);
+    for (int64_t at = blockIdx.x; at < all; at += gridDim.x) {
+        const tegroup_impl_scheme_run run(desc, runs, at);
         for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x) histogram[e] = 0;
         __syncthreads();
-        for (int64_t i = run.first * desc.k + threadIdx.x; i < run.last * desc.k; i += blockDim.x) {
-            const int32_t e = tegroup_impl_index(&desc.indices, i / desc.k, (int32_t)(i % desc.k), desc.experts);
-            if (e >= 0) atomicAdd(&histogram[e], 1u);
-        }
+        for (int64_t t = run.first + threadIdx.x; t < run.last; t += blockDim.x)
+            for (int32_t j = 0; j < desc.k; j++) {
+                const int32_t e = tegroup_impl_index(&desc.indices, t, j, desc.experts);
+                if (e >= 0) atomicAdd(&histogram[e], 1u);
+            }
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x)
             if (histogram[e] != 0)
@@ -50,13 +52,13 @@ static __global__ void __launch_bounds__(256)
 /* Sums of 32 experts' shares over a run of tokens, and behind the last expert of the squares of logsumexp. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_scheme_sums_kernel(const __grid_constant__ tegroup_router_desc desc,
-                                    const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+                                    const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs, int64_t all) {
     __shared__ double part[8][32];
     const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32,
                   e = (int32_t)blockIdx.x * 32 + lane;
     const tegroup_matrix &p = desc.probabilities;
-    for (int64_t at = blockIdx.y; at < runs; at += gridDim.y) {
-        const tegroup_impl_scheme_run run(desc, at);
+    for (int64_t at = blockIdx.y; at < all; at += gridDim.y) {
+        const tegroup_impl_scheme_run run(desc, runs, at);
         double sum = 0;
         if (e < desc.experts && desc.balance_loss)
             for (int64_t t = run.first + warp; t < run.last; t += 8)
@@ -94,7 +96,7 @@ static __global__ void __launch_bounds__(256)
     __shared__ double part[256];
     __shared__ int64_t whole[256];
     const int64_t sequences = tegroup_impl_sequences(&desc.scheme, desc.logits.rows),
-                  length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : desc.logits.rows,
+                  length = tegroup_impl_sequence_length(&desc.scheme, desc.logits.rows),
                   runs = tegroup_impl_sequence_runs(sequences), pitch = desc.experts + 1;
     for (int64_t q = blockIdx.x; q < sequences; q += gridDim.x) {
         int64_t tokens = 0;

@@ -218,7 +218,7 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     __device__ __forceinline__ void choose(int32_t experts, int32_t k, tegroup_dtype dtype, const void *logits) {
         const int32_t lane = (int32_t)threadIdx.x % 32;
         TEGROUP_IMPL_OF_LANE(j, k)
-        if (indices[j] >= 0) keys[indices[j]] = 0;
+            if (indices[j] >= 0) keys[indices[j]] = 0;
         __syncwarp();
         int32_t mine = tegroup_impl_best(keys, dtype, logits, lane, experts);
         KEY key = mine >= 0 ? keys[mine] : 0;
@@ -326,11 +326,9 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const RE
                                                                         REAL &largest) {
     REAL sum = 0;
     largest = -(REAL)INFINITY;
-    TEGROUP_IMPL_OF_LANE(e, experts)
-    largest = tegroup_impl_larger(largest, logits[e]);
+    TEGROUP_IMPL_OF_LANE(e, experts) largest = tegroup_impl_larger(largest, logits[e]);
     largest = tegroup_impl_lanes_max<REAL, 32>(largest);
-    TEGROUP_IMPL_OF_LANE(e, experts)
-    sum += tegroup_impl_exp(logits[e] - largest);
+    TEGROUP_IMPL_OF_LANE(e, experts) sum += tegroup_impl_exp(logits[e] - largest);
     return tegroup_impl_lanes_sum<REAL, 32>(sum);
 }
 
@@ -360,12 +358,11 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
     } else if (there) {
 #pragma unroll 1
         TEGROUP_IMPL_OF_LANE(e, experts)
-        scores[e] = softmax ? tegroup_impl_exp(scores[e] - largest) / sum
-                            : tegroup_impl_score(TEGROUP_SCORE_SQRT_SOFTPLUS, scores[e]);
+            scores[e] = softmax ? tegroup_impl_exp(scores[e] - largest) / sum
+                                : tegroup_impl_score(TEGROUP_SCORE_SQRT_SOFTPLUS, scores[e]);
     }
     if (way.totals) {
-        TEGROUP_IMPL_OF_LANE(e, experts)
-        total += scores[e];
+        TEGROUP_IMPL_OF_LANE(e, experts) total += scores[e];
         total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
         if (lane == 0) way.totals[token] = total == 0 ? 1.0 : (double)total;
     }
@@ -381,7 +378,7 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_divisor(const tegroup
     REAL sum = 0;
     if (!normalize) return 1;
     TEGROUP_IMPL_OF_LANE(j, k)
-    if (indices[j] >= 0) sum += scores[indices[j]];
+        if (indices[j] >= 0) sum += scores[indices[j]];
     return tegroup_impl_lanes_sum<REAL, 32>(sum) + (REAL)s.normalize_epsilon;
 }
 
@@ -404,7 +401,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS, EACH < 
         tegroup_impl_scheme_scores<AT_ONCE>(desc, way, token, there, my.row);
 #pragma unroll 1
         TEGROUP_IMPL_OF_LANE(j, k)
-        my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
+            my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
         __syncwarp();
         if (there && !given) {
             my.template rank<AT_ONCE>(s, experts);

@@ -28,22 +28,18 @@ static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_
                                                                   REAL *grads) {
     REAL sum = 1, mean = 0;
     if (!slopes) {
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            grads[e] = 0;
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) grads[e] = 0;
         return;
     }
     if (desc.scheme.score != TEGROUP_SCORE_SOFTMAX) {
         sum = 0;
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            sum += scores[e];
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) sum += scores[e];
         sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         if (sum == 0) sum = 1;
-        TEGROUP_IMPL_OF_LANE(e, desc.experts)
-            mean += by * (REAL)slopes[e] * (scores[e] / sum);
+        TEGROUP_IMPL_OF_LANE(e, desc.experts) mean += by * (REAL)slopes[e] * (scores[e] / sum);
         mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
     }
-    TEGROUP_IMPL_OF_LANE(e, desc.experts)
-        grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
+    TEGROUP_IMPL_OF_LANE(e, desc.experts) grads[e] = scores[e] / sum * (by * (REAL)slopes[e] - mean);
 }
 
 /* As tegroup_impl_scheme_choices_f32, on top of the gradients by the balance loss. Keys make room for gradients when
@@ -128,8 +124,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
         }
         if (there && softmax) {
-            TEGROUP_IMPL_OF_LANE(e, experts)
-                sum += grads[e];
+            TEGROUP_IMPL_OF_LANE(e, experts) sum += grads[e];
             sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
         }
         for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
@@ -182,23 +177,25 @@ static inline tegroup_status tegroup_impl_cuda_scheme_launch(void (*kernel)(cons
 static inline tegroup_status tegroup_impl_cuda_scheme_losses(const tegroup_router_desc *desc,
                                                              const tegroup_impl_scheme_way *way,
                                                              struct CUstream_st *stream, tegroup_error *error) {
-    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
-                  runs = sequences * tegroup_impl_sequence_runs(sequences), most = 65535;
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows), most = 65535,
+                  runs = tegroup_impl_sequence_runs(sequences), all = sequences * runs,
+                  length = tegroup_impl_sequence_length(&desc->scheme, desc->logits.rows),
+                  counted = tegroup_impl_max(1, tegroup_impl_ceil_div(length, TEGROUP_IMPL_SCHEME_COUNTED));
     const unsigned columns = (unsigned)(desc->experts + 1 + 31) / 32;
-    if (way->counts && runs > 0) {
+    if (way->counts && all > 0) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             cudaMemsetAsync(way->counts, 0, 8 * (size_t)(sequences * desc->experts), stream), "stream",
             "the counts must be cleared", error));
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel, (unsigned)tegroup_impl_min(runs, most), 256,
-                                4 * (size_t)desc->experts, stream, *desc, *way, runs),
+            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel,
+                                (unsigned)tegroup_impl_min(sequences * counted, most), TEGROUP_IMPL_SCHEME_COUNTED,
+                                4 * (size_t)desc->experts, stream, *desc, *way, counted, sequences * counted),
             "stream", "the kernel must launch", error));
     }
-    if (runs > 0) {
+    if (all > 0) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel,
-                                dim3(columns, (unsigned)tegroup_impl_min(runs, most)), 256, 0, stream, *desc, *way,
-                                runs),
+            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel, dim3(columns, (unsigned)tegroup_impl_min(all, most)),
+                                256, 0, stream, *desc, *way, runs, all),
             "stream", "the kernel must launch", error));
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scheme_sequences_kernel, (unsigned)tegroup_impl_min(sequences, most), 256,
