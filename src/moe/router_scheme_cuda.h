@@ -306,7 +306,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint64_
 
 /* A row of a matrix to shared memory, zeros where there is none. */
 template <int AT_ONCE, typename REAL>
-static __device__ __forceinline__ void tegroup_impl_scheme_take_row(const tegroup_matrix &m, int64_t token, bool there,
+static __device__ __forceinline__ void tegroup_impl_scheme_read_row(const tegroup_matrix &m, int64_t token, bool there,
                                                                     REAL *row) {
     const int32_t experts = (int32_t)m.cols;
     const char *const from = tegroup_impl_matrix_row(&m, token);
@@ -341,7 +341,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
     const int32_t lane = (int32_t)threadIdx.x % 32, experts = desc.experts;
     const bool softmax = score == TEGROUP_SCORE_SOFTMAX;
     REAL largest = 0, sum = 1, total = 0;
-    tegroup_impl_scheme_take_row<AT_ONCE>(desc.logits, token, there, scores);
+    tegroup_impl_scheme_read_row<AT_ONCE>(desc.logits, token, there, scores);
     if (there && (softmax || way.logsumexp)) sum = tegroup_impl_scheme_exponentials(scores, experts, largest);
     if (there && score == TEGROUP_SCORE_SIGMOID) {
         for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {

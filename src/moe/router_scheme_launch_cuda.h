@@ -114,12 +114,12 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
         const bool there = tegroup_impl_token_there(&s, token), z_loss = there && s.z_coefficient != 0;
         REAL largest = 0, z = 0, sum = 0;
         if (z_loss) {
-            tegroup_impl_scheme_take_row<AT_ONCE>(desc.logits, token, true, my.row);
+            tegroup_impl_scheme_read_row<AT_ONCE>(desc.logits, token, true, my.row);
             const REAL all = tegroup_impl_scheme_exponentials(my.row, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
         if (there) {
-            tegroup_impl_scheme_take_row<AT_ONCE>(desc.probabilities, token, true, my.row);
+            tegroup_impl_scheme_read_row<AT_ONCE>(desc.probabilities, token, true, my.row);
             __syncwarp();
             tegroup_impl_scheme_choices<AT_ONCE>(desc, token, my, slopes, by, grads);
         }
