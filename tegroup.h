@@ -5548,7 +5548,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         }
         if (end < before || (end < start && end != before))
             bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
-        if (end > capacity && end > start) bits |= TEGROUP_SNAPSHOT_CAPACITY; /* an empty group may begin there */
+        /* An empty group may begin, and end, in the padding behind the buffer. */
+        if (end > capacity && end > start) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
     if (rows > 0 && (start >= capacity || rows > capacity - start)) {
@@ -11597,7 +11598,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_f32(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
-    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), where 1 - s keeps its digits */
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), 1 - s as sigmoid(-x) */
         s = tegroup_impl_sigmoid_f32(x, half);
         w = tegroup_impl_mul_f32(tegroup_impl_soft_f32(alpha, x, &rate), s);
         *slope = tegroup_impl_fma_f32(w, tegroup_impl_sigmoid_f32(-x, half), tegroup_impl_mul_f32(rate, s));
@@ -11671,7 +11672,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         s = tegroup_impl_tail_f64(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
-    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), where 1 - s keeps its digits */
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), 1 - s as sigmoid(-x) */
         s = tegroup_impl_sigmoid_f64(x, half);
         w = tegroup_impl_mul_f64(tegroup_impl_soft_f64(alpha, x, &rate), s);
         *slope = tegroup_impl_fma_f64(w, tegroup_impl_sigmoid_f64(-x, half), tegroup_impl_mul_f64(rate, s));

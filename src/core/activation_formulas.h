@@ -269,7 +269,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
-    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), where 1 - s keeps its digits */
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s), 1 - s as sigmoid(-x) */
         s = tegroup_impl_sigmoid_FSUF(x, half);
         w = tegroup_impl_mul_FSUF(tegroup_impl_soft_FSUF(alpha, x, &rate), s);
         *slope = tegroup_impl_fma_FSUF(w, tegroup_impl_sigmoid_FSUF(-x, half), tegroup_impl_mul_FSUF(rate, s));

@@ -91,7 +91,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         }
         if (end < before || (end < start && end != before))
             bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
-        if (end > capacity && end > start) bits |= TEGROUP_SNAPSHOT_CAPACITY; /* an empty group may begin there */
+        /* An empty group may begin, and end, in the padding behind the buffer. */
+        if (end > capacity && end > start) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
     if (rows > 0 && (start >= capacity || rows > capacity - start)) {

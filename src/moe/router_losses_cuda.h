@@ -11,7 +11,7 @@
 #include "moe/router_batch_cuda.h"
 #include "moe/router_scheme_cuda.h"
 
-/* The tokens of a run of a sequence, of which each has so many: run number `at` of all. */
+/* The tokens of run number `at`, where each sequence is cut into `runs` runs. */
 struct tegroup_impl_scheme_run {
     int64_t sequence, first, last;
     __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t runs, int64_t at) {
@@ -25,8 +25,8 @@ struct tegroup_impl_scheme_run {
 
 enum { TEGROUP_IMPL_SCHEME_COUNTED = 256 }; /* tokens whose assignments a block counts, one a thread */
 
-/* Counts the assignments of a run, `all` of which sequences have in total. Sums of integers are the same in whatever
- * order they are added. */
+/* Counts the assignments of each run; all: the runs of all sequences. Sums of integers are the same in whatever order
+ * they are added. */
 static __global__ void __launch_bounds__(TEGROUP_IMPL_SCHEME_COUNTED)
     tegroup_impl_scheme_counts_kernel(const __grid_constant__ tegroup_router_desc desc,
                                       const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs, int64_t all) {

@@ -15,18 +15,20 @@
 #include "moe/router_batch_cuda.h"
 
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
- * To choose, up to EACH keys of floats are sorted in a lane's registers, and the warp's largest is one instruction;
- * where keys are close to equal, and for doubles and more experts, each lane remembers the best of its own in shared
- * memory, and the one whose best is taken looks at its own again. */
+ * To choose, a lane sorts up to EACH keys of floats in its registers, and the warp's largest is one instruction (from
+ * SM80 on). Where keys are close to equal, for doubles, and for more than 1,024 experts each lane knows the best of its
+ * own, and the one whose best is taken searches its own again. */
 enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
 
-/* The lane's elements of a row. All lanes go round as often, and stay together: a warp whose lanes left a loop one
- * after another went on in parts, and did what follows two and three times (nvcc 13.0). */
+/* A loop over the lane's elements of a row. All lanes go round equally often, so that the warp stays together: where
+ * lanes left a loop one after another, it went on in parts, and ran the code behind the loop two or three times (nvcc
+ * 13.0). */
 #define TEGROUP_IMPL_OF_LANE(i, count)                                                                                 \
-    for (int32_t i = (int32_t)threadIdx.x % 32, round = 0; round < (count); round += 32, i += 32)                      \
-        if (i < (count))
+    for (int32_t i = (int32_t)threadIdx.x % 32, round_of_##i = 0; round_of_##i < (count); round_of_##i += 32, i += 32) \
+        if (i >= (count)) {                                                                                            \
+        } else
 
-/* Of a row a lane reads so many elements before it uses the first. */
+/* How many elements of a row a lane loads before it uses the first; each: keys that it sorts. */
 #define TEGROUP_IMPL_AT_ONCE(real, each) (sizeof(real) == 8 ? 2 : (each) == 4 ? 4 : 8)
 
 /* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
@@ -47,7 +49,7 @@ static __device__ __forceinline__ REAL tegroup_impl_score(tegroup_score score, R
 static __device__ __forceinline__ REAL tegroup_impl_score_grad(tegroup_score score, REAL s, REAL grad_log) {
     return tegroup_impl_score_grad_FSUF(score, s, grad_log);
 }
-/* Not inlined: choices that are equal are rare. */
+/* Not inlined: most kernels need it only where keys are close to equal. */
 static __device__ __noinline__ int32_t tegroup_impl_best(const tegroup_impl_key_FSUF *keys, tegroup_dtype dtype,
                                                          const void *logits, int32_t first, int32_t experts) {
     return tegroup_impl_best_FSUF(keys, dtype, logits, first, 32, experts);
@@ -96,12 +98,21 @@ static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
     return x;
 }
 
-/* Of a double the float that rounds to halves as it does. */
-static __device__ __forceinline__ float tegroup_impl_before_halves(float x) { return x; }
-static __device__ __forceinline__ float tegroup_impl_before_halves(double x) { return tegroup_impl_f32_odd_of_f64(x); }
+/* Numbers of one type in another, as plain C converts them: no compiler's option flushes what is subnormal. */
+static __device__ __forceinline__ float tegroup_impl_real_as(float x, float) { return x; }
+static __device__ __forceinline__ float tegroup_impl_real_as(double x, float) { return tegroup_impl_f32_of_f64(x); }
+static __device__ __forceinline__ double tegroup_impl_real_as(float x, double) { return tegroup_impl_f64_of_f32(x); }
+static __device__ __forceinline__ double tegroup_impl_real_as(double x, double) { return x; }
+static __device__ __forceinline__ uint16_t tegroup_impl_half_as(float x, bool bf16) {
+    return (uint16_t)tegroup_impl_two_halves(x, 0, bf16);
+}
+static __device__ __forceinline__ uint16_t tegroup_impl_half_as(double x, bool bf16) {
+    const float odd = tegroup_impl_f32_odd_of_f64(x);
+    return bf16 ? tegroup_impl_bf16_of_f32(odd) : tegroup_impl_f16_of_f32(odd);
+}
 
-/* N elements of a row that are 32 apart, 0 from the count-th on. Their type is asked once, and all are under way before
- * the first is used. */
+/* Loads N elements of a row, 32 apart; those at `count` and beyond are 0. The type is looked at once, and all loads are
+ * under way before the first value is used. */
 template <int N, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_load_apart(const tegroup_matrix &m, const void *row, int32_t first,
                                                                int32_t count, REAL *x) {
@@ -111,29 +122,29 @@ static __device__ __forceinline__ void tegroup_impl_load_apart(const tegroup_mat
         first + 32 * i < count ? ((const type *)row)[first + 32 * i] : (type)0;                                        \
     _Pragma("unroll") for (int i = 0; i < N; i++)
     if (m.dtype == TEGROUP_DTYPE_F32) {
-        TEGROUP_IMPL_LOAD(float, raw) x[i] = (REAL)raw[i];
+        TEGROUP_IMPL_LOAD(float, raw) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
     } else if (m.dtype == TEGROUP_DTYPE_F64) {
-        TEGROUP_IMPL_LOAD(double, raw) x[i] = (REAL)raw[i];
+        TEGROUP_IMPL_LOAD(double, raw) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
     } else {
         const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
-        TEGROUP_IMPL_LOAD(uint16_t, raw) x[i] = (REAL)tegroup_impl_low_half(raw[i], bf16);
+        TEGROUP_IMPL_LOAD(uint16_t, raw) x[i] = tegroup_impl_real_as(tegroup_impl_low_half(raw[i], bf16), (REAL)0);
     }
 #undef TEGROUP_IMPL_LOAD
 }
 
-/* Stores them, where there are that many, rounded to their type. */
+/* Stores N numbers in the same places, rounded to the matrix's type; places at `count` and beyond are left alone. */
 template <int N, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_store_apart(const tegroup_matrix &m, void *row, int32_t first,
                                                                 int32_t count, const REAL *x) {
 #define TEGROUP_IMPL_STORE(type, value)                                                                                \
     _Pragma("unroll") for (int i = 0; i < N; i++) if (first + 32 * i < count)((type *)row)[first + 32 * i] = value;
     if (m.dtype == TEGROUP_DTYPE_F32) {
-        TEGROUP_IMPL_STORE(float, (float)x[i])
+        TEGROUP_IMPL_STORE(float, tegroup_impl_real_as(x[i], 0.0f))
     } else if (m.dtype == TEGROUP_DTYPE_F64) {
-        TEGROUP_IMPL_STORE(double, (double)x[i])
+        TEGROUP_IMPL_STORE(double, tegroup_impl_real_as(x[i], 0.0))
     } else {
         const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
-        TEGROUP_IMPL_STORE(uint16_t, (uint16_t)tegroup_impl_two_halves(tegroup_impl_before_halves(x[i]), 0, bf16))
+        TEGROUP_IMPL_STORE(uint16_t, tegroup_impl_half_as(x[i], bf16))
     }
 #undef TEGROUP_IMPL_STORE
 }
@@ -175,8 +186,9 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
         __syncwarp();
         if (s.n_group != 0) drop_groups(s, experts / s.n_group);
     }
-    /* 2^shift lanes share a group, as many as there are for each, and take turns at its experts; each group's begin at
-     * another turn, so that they do not meet in a bank. */
+    /* Sets the keys of groups that do not stay to 0. 2^shift lanes share a group, as many as there are for each, and
+     * take turns at its experts. Each group's lanes begin at another turn, as those of groups of 32 experts would meet
+     * in a bank otherwise. */
     __device__ __forceinline__ void drop_groups(const tegroup_router_scheme &s, int32_t size) {
         const int32_t lane = (int32_t)threadIdx.x % 32;
         int32_t shift = 0;
@@ -265,9 +277,10 @@ template <int N, int RUN, int APART> struct tegroup_impl_sort_down<N, RUN, APART
     static __device__ __forceinline__ void sort(uint32_t *) {}
 };
 
-/* Makes choices of up to EACH keys a lane, sorted in its registers: the lane whose largest is taken moves up. Their
- * last bits make way for where each lies. So where two keys differ in these alone, which of them comes first is not
- * known: from there on choices are left at -1. Returns how many were made. */
+/* Makes choices from up to EACH keys a lane. A lane sorts its keys in registers; the one that has the warp's largest
+ * gives it up, and its other keys move up by one. The lowest bits of a key are replaced by its number in the lane. Two
+ * keys that differ in these alone have no known order: the first such choice and all after it stay -1. Returns how many
+ * choices were made. */
 template <int EACH>
 static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint32_t *keys, int32_t *indices,
                                                                    int32_t experts, int32_t k) {
@@ -280,7 +293,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint32_
         key[i] = lane + 32 * i < experts ? (keys[lane + 32 * i] & ~(uint32_t)(EACH - 1)) | (uint32_t)i : 0;
     tegroup_impl_sort_down<EACH>::sort(key);
 #pragma unroll 1
-    for (int32_t j = 0; j <= k; j++) { /* the one behind the last tells whether that was sure */
+    for (int32_t j = 0; j <= k; j++) { /* one round more: the next key tells whether the last choice was sure */
         const uint32_t most = tegroup_impl_lanes_most(key[0]);
         if (j > 0 && (most ^ last) < EACH) {
             if (mine) indices[j - 1] = -1;
@@ -288,7 +301,8 @@ static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(const uint32_
         }
         mine = key[0] == most;
         const uint32_t lanes = __ballot_sync(0xffffffffu, mine);
-        if (j == k || most < EACH || (lanes & (lanes - 1)) != 0) return j; /* no number, or of several lanes */
+        if (j == k || most < EACH || (lanes & (lanes - 1)) != 0)
+            return j; /* no number is left, or several lanes have it */
         if (mine) {
             indices[j] = lane + 32 * (int32_t)(most % EACH);
 #pragma unroll
@@ -320,7 +334,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_read_row(const tegrou
     }
 }
 
-/* The lanes' largest logit, and the sum of exp(logit - largest). A lane reads what it wrote. */
+/* The lanes' largest logit, and the sum of exp(logit - largest). Each lane reads only what it wrote itself. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const REAL *logits, int32_t experts,
                                                                         REAL &largest) {

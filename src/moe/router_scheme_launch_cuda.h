@@ -82,7 +82,8 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     }
 }
 
-/* The gradients of logits by way of their scores, from those of the scores' logarithms; sum: of all of these. */
+/* The gradients of logits by way of their scores, from those of the scores' logarithms; sum: of these over all
+ * experts, for softmax. */
 template <int N, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_score_grad(tegroup_score kind, const REAL *score, REAL sum,
                                                                       REAL *grad) {

@@ -1206,37 +1206,45 @@ static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t
 #define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, rng_chance(r, 50), dtype, rows, cols)
 #include "schemes.h"
 
-/* Scores of 1/2, and biases of a few units of their last place, equal ones among them: the largest sum first, of equal ones the lower
+/* Scores of 1/2, and biases of some units of their last place, equal ones among them: the largest sum first, of equal ones the lower
  * expert, of those of the groups that stay. */
 TEST(moe_gpu, router_choices_that_are_close) {
     enum { TOKENS = 3, MOST = 1100 };
-    static const int32_t widths[] = {8, 32, 40, 128, 160, 256, 384, 512, 896, 1024, MOST};
+    static const int32_t widths[] = {8, 32, 40, 60, 128, 144, 160, 165, 192, 256, 384, 512, 896, 1024, MOST}, divisors[] = {2, 3, 4, 5, 8, 12, 32, 33, 48, 64};
     rng r = rng_seed(5021);
-    for (int64_t i = scaled(60) * 11; i > 0; i--) {
+    int64_t many = 0, whole_rows = 0;
+    for (int64_t i = scaled(60) * 15; i > 0; i--) {
         void *mark = guards_mark();
-        const int32_t experts = widths[i % 11], most = experts / 4 < 64 ? experts / 4 : 64, k = rng_chance(&r, 30) ? 1 : (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, rng_chance(&r, 50) ? 2 * experts : 40 * experts),
-                      n_group = rng_chance(&r, 40) ? 4 : 0, size = n_group ? experts / n_group : experts;
+        const int32_t experts = widths[i % 15], some = divisors[scaled(60) > 1 ? rng_int(&r, 0, 9) : i % 10], n_group = i % 3 != 0 && experts % some == 0 ? some : 0, size = n_group ? experts / n_group : experts,
+                      topk_group = n_group ? (int32_t)rng_int(&r, 1, n_group) : 0, left = n_group ? topk_group * size : experts, most = left < 64 ? left : 64,
+                      k = i % 5 == 0 ? most : rng_chance(&r, 30) ? 1 : (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, rng_chance(&r, 50) ? 2 * experts : 40 * experts);
         tegroup_router_desc d;
         router_make(&d, &r, 0, dtypes[rng_int(&r, 1, 3)], TEGROUP_DTYPE_F32, TOKENS, experts, k);
         d.balance_loss = NULL;
         d.balance_coefficient = 0;
         d.scheme.score = TEGROUP_SCORE_SIGMOID;
         d.scheme.n_group = n_group;
-        d.scheme.topk_group = n_group ? (int32_t)rng_int(&r, 1, 3) : 0;
-        d.scheme.group_score = n_group ? TEGROUP_GROUP_SCORE_MAX : TEGROUP_GROUP_SCORE_TOP2;
+        d.scheme.topk_group = topk_group;
+        if (n_group && rng_chance(&r, 50)) d.scheme.group_score = TEGROUP_GROUP_SCORE_MAX;
         d.scheme.bias = matrix(&r, 0, TEGROUP_DTYPE_F32, 1, experts);
         static int64_t unit[MOST];
-        int64_t best[4] = {0};
+        float first[64], second[64], by[64]; /* a group's largest sums, and what it is chosen by */
+        for (int32_t g = 0; g < n_group; g++) first[g] = second[g] = 0;
         for (int32_t e = 0; e < experts; e++) {
             unit[e] = rng_int(&r, 0, spread);
             set(&d.scheme.bias, 0, e, (double)unit[e] * 0x1p-24);
             for (int64_t t = 0; t < TOKENS; t++) set(&d.logits, t, e, 0);
-            if (unit[e] > best[e / size]) best[e / size] = unit[e];
+            const float sum = (float)(0.5 + (double)unit[e] * 0x1p-24);
+            const int32_t g = e / size;
+            if (!n_group) continue;
+            if (sum > second[g]) second[g] = sum < first[g] ? sum : first[g];
+            if (sum > first[g]) first[g] = sum;
         }
+        for (int32_t g = 0; g < n_group; g++) by[g] = d.scheme.group_score == TEGROUP_GROUP_SCORE_MAX || size == 1 ? first[g] : (float)((double)first[g] + second[g]);
         for (int32_t g = 0; g < n_group; g++) {
             int32_t better = 0;
-            for (int32_t h = 0; h < n_group; h++) better += best[h] > best[g] || (best[h] == best[g] && h < g);
-            for (int32_t e = g * size; better >= d.scheme.topk_group && e < (g + 1) * size; e++) unit[e] = -1;
+            for (int32_t h = 0; h < n_group; h++) better += by[h] > by[g] || (by[h] == by[g] && h < g);
+            for (int32_t e = g * size; better >= topk_group && e < (g + 1) * size; e++) unit[e] = -1;
         }
         mirror_up(mark);
         const tegroup_router_desc dd = router_on_device(d);
@@ -1249,7 +1257,11 @@ TEST(moe_gpu, router_choices_that_are_close) {
         }
         ASSERT_EQ(0, guards_changed());
         guards_release(mark);
+        many += n_group > 32;
+        whole_rows += k == left;
     }
+    ASSERT_GT(many, 0);
+    ASSERT_GT(whole_rows, 0);
 }
 
 /* Any scheme and its gradient, as the formulas have them of what the GPU wrote; the second run in a row has the first one's bits. */
