@@ -98,11 +98,19 @@ static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
     return x;
 }
 
-/* Numbers of one type in another, as plain C converts them: no compiler's option flushes what is subnormal. */
+/* Numbers of one type in another. These instructions keep what is subnormal, whatever the compiler is told. */
 static __device__ __forceinline__ float tegroup_impl_real_as(float x, float) { return x; }
-static __device__ __forceinline__ float tegroup_impl_real_as(double x, float) { return tegroup_impl_f32_of_f64(x); }
-static __device__ __forceinline__ double tegroup_impl_real_as(float x, double) { return tegroup_impl_f64_of_f32(x); }
 static __device__ __forceinline__ double tegroup_impl_real_as(double x, double) { return x; }
+static __device__ __forceinline__ float tegroup_impl_real_as(double x, float) {
+    float y;
+    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(y) : "d"(x));
+    return y;
+}
+static __device__ __forceinline__ double tegroup_impl_real_as(float x, double) {
+    double y;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x));
+    return y;
+}
 static __device__ __forceinline__ uint16_t tegroup_impl_half_as(float x, bool bf16) {
     return (uint16_t)tegroup_impl_two_halves(x, 0, bf16);
 }
