@@ -2687,31 +2687,47 @@ static __device__ __forceinline__ uint16_t tegroup_impl_half_as(double x, bool b
     return bf16 ? tegroup_impl_bf16_of_f32(odd) : tegroup_impl_f16_of_f32(odd);
 }
 
-/* Loads N elements of a row, 32 apart; those at `count` and beyond are 0. The type is looked at once, and all loads are
- * under way before the first value is used. */
-template <int N, typename REAL>
-static __device__ __forceinline__ void tegroup_impl_load_apart(const tegroup_matrix &m, const void *row, int32_t first,
-                                                               int32_t count, REAL *x) {
-#define TEGROUP_IMPL_LOAD(type, raw)                                                                                   \
-    type raw[N];                                                                                                       \
-    _Pragma("unroll") for (int i = 0; i < N; i++) raw[i] =                                                             \
-        first + 32 * i < count ? ((const type *)row)[first + 32 * i] : (type)0;                                        \
-    _Pragma("unroll") for (int i = 0; i < N; i++)
-    if (m.dtype == TEGROUP_DTYPE_F32) {
-        TEGROUP_IMPL_LOAD(float, raw) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
-    } else if (m.dtype == TEGROUP_DTYPE_F64) {
-        TEGROUP_IMPL_LOAD(double, raw) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
-    } else {
-        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
-        TEGROUP_IMPL_LOAD(uint16_t, raw) x[i] = tegroup_impl_real_as(tegroup_impl_low_half(raw[i], bf16), (REAL)0);
-    }
-#undef TEGROUP_IMPL_LOAD
+/* Loads N elements of a row, 32 apart; those at `count` and beyond are 0. All are under way before one is used. */
+template <int N, typename T>
+static __device__ __forceinline__ void tegroup_impl_load_apart(const T *row, int32_t first, int32_t count, T *x) {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = first + 32 * i < count ? row[first + 32 * i] : (T)0;
+}
+/* Stores N elements in the same places; those at `count` and beyond are left alone. */
+template <int N, typename T>
+static __device__ __forceinline__ void tegroup_impl_store_apart(T *row, int32_t first, int32_t count, const T *x) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (first + 32 * i < count) row[first + 32 * i] = x[i];
 }
 
-/* Stores N numbers in the same places, rounded to the matrix's type; places at `count` and beyond are left alone. */
+/* Loads elements of a matrix's row, whose type is looked at once. */
 template <int N, typename REAL>
-static __device__ __forceinline__ void tegroup_impl_store_apart(const tegroup_matrix &m, void *row, int32_t first,
-                                                                int32_t count, const REAL *x) {
+static __device__ __forceinline__ void tegroup_impl_load_row(const tegroup_matrix &m, const void *row, int32_t first,
+                                                             int32_t count, REAL *x) {
+    if (m.dtype == TEGROUP_DTYPE_F32) {
+        float raw[N];
+        tegroup_impl_load_apart<N>((const float *)row, first, count, raw);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
+    } else if (m.dtype == TEGROUP_DTYPE_F64) {
+        double raw[N];
+        tegroup_impl_load_apart<N>((const double *)row, first, count, raw);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = tegroup_impl_real_as(raw[i], (REAL)0);
+    } else {
+        uint16_t raw[N];
+        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+        tegroup_impl_load_apart<N>((const uint16_t *)row, first, count, raw);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = tegroup_impl_real_as(tegroup_impl_low_half(raw[i], bf16), (REAL)0);
+    }
+}
+
+/* Stores numbers in a matrix's row, rounded to its type. */
+template <int N, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_store_row(const tegroup_matrix &m, void *row, int32_t first,
+                                                              int32_t count, const REAL *x) {
 #define TEGROUP_IMPL_STORE(type, value)                                                                                \
     _Pragma("unroll") for (int i = 0; i < N; i++) if (first + 32 * i < count)((type *)row)[first + 32 * i] = value;
     if (m.dtype == TEGROUP_DTYPE_F32) {
@@ -2750,14 +2766,11 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
             REAL score[AT_ONCE], bias[AT_ONCE] = {0};
             KEY key[AT_ONCE];
             if (s.bias.dtype != TEGROUP_DTYPE_UNSET)
-                tegroup_impl_load_apart<AT_ONCE>(s.bias, s.bias.data, first, experts, bias);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) score[i] = first + 32 * i < experts ? row[first + 32 * i] : (REAL)0;
+                tegroup_impl_load_row<AT_ONCE>(s.bias, s.bias.data, first, experts, bias);
+            tegroup_impl_load_apart<AT_ONCE>(row, first, experts, score);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) key[i] = tegroup_impl_key_of(score[i] + bias[i]);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                if (first + 32 * i < experts) keys[first + 32 * i] = key[i];
+            tegroup_impl_store_apart<AT_ONCE>(keys, first, experts, key);
         }
         __syncwarp();
         if (s.n_group != 0) drop_groups(s, experts / s.n_group);
@@ -2903,10 +2916,8 @@ static __device__ __forceinline__ void tegroup_impl_scheme_read_row(const tegrou
     for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
         const int32_t first = base + (int32_t)threadIdx.x % 32;
         REAL x[AT_ONCE];
-        tegroup_impl_load_apart<AT_ONCE>(m, from, first, there ? experts : 0, x);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (first + 32 * i < experts) row[first + 32 * i] = x[i];
+        tegroup_impl_load_row<AT_ONCE>(m, from, first, there ? experts : 0, x);
+        tegroup_impl_store_apart<AT_ONCE>(row, first, experts, x);
     }
 }
 
@@ -2936,14 +2947,10 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
     if (there && score == TEGROUP_SCORE_SIGMOID) {
         for (int32_t base = 0; base < experts; base += 32 * AT_ONCE) {
             REAL x[AT_ONCE];
+            tegroup_impl_load_apart<AT_ONCE>(scores, base + lane, experts, x);
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                x[i] = base + 32 * i + lane < experts ? scores[base + 32 * i + lane] : (REAL)0;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                x[i] = tegroup_impl_score(TEGROUP_SCORE_SIGMOID, x[i]);
-                if (base + 32 * i + lane < experts) scores[base + 32 * i + lane] = x[i];
-            }
+            for (int i = 0; i < AT_ONCE; i++) x[i] = tegroup_impl_score(TEGROUP_SCORE_SIGMOID, x[i]);
+            tegroup_impl_store_apart<AT_ONCE>(scores, base + lane, experts, x);
         }
     } else if (there) {
 #pragma unroll 1
@@ -3279,13 +3286,13 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             }
             tegroup_impl_scheme_score_grad<AT_ONCE>(s.score, x, sum, grad);
             if (z_loss) {
-                tegroup_impl_load_apart<AT_ONCE>(desc.logits, tegroup_impl_matrix_row(&desc.logits, token), first,
-                                                 experts, x);
+                tegroup_impl_load_row<AT_ONCE>(desc.logits, tegroup_impl_matrix_row(&desc.logits, token), first,
+                                               experts, x);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++) grad[i] += z * tegroup_impl_exp(x[i] - largest);
             }
-            tegroup_impl_store_apart<AT_ONCE>(desc.grad_logits, tegroup_impl_matrix_row(&desc.grad_logits, token),
-                                              first, experts, grad);
+            tegroup_impl_store_row<AT_ONCE>(desc.grad_logits, tegroup_impl_matrix_row(&desc.grad_logits, token), first,
+                                            experts, grad);
         }
         __syncwarp();
     }

@@ -139,13 +139,13 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             }
             tegroup_impl_scheme_score_grad<AT_ONCE>(s.score, x, sum, grad);
             if (z_loss) {
-                tegroup_impl_load_apart<AT_ONCE>(desc.logits, tegroup_impl_matrix_row(&desc.logits, token), first,
-                                                 experts, x);
+                tegroup_impl_load_row<AT_ONCE>(desc.logits, tegroup_impl_matrix_row(&desc.logits, token), first,
+                                               experts, x);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++) grad[i] += z * tegroup_impl_exp(x[i] - largest);
             }
-            tegroup_impl_store_apart<AT_ONCE>(desc.grad_logits, tegroup_impl_matrix_row(&desc.grad_logits, token),
-                                              first, experts, grad);
+            tegroup_impl_store_row<AT_ONCE>(desc.grad_logits, tegroup_impl_matrix_row(&desc.grad_logits, token), first,
+                                            experts, grad);
         }
         __syncwarp();
     }

@@ -1206,18 +1206,24 @@ static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t
 #define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, rng_chance(r, 50), dtype, rows, cols)
 #include "schemes.h"
 
-/* Scores of 1/2, and biases of some units of their last place, equal ones among them: the largest sum first, of equal ones the lower
- * expert, of those of the groups that stay. */
+/* Scores of 1/2, and biases of some units of their last place, equal ones among them: the largest sum first, of equal
+ * ones the lower expert, of those of the groups that stay. */
 TEST(moe_gpu, router_choices_that_are_close) {
-    enum { TOKENS = 3, MOST = 1100 };
-    static const int32_t widths[] = {8, 32, 40, 60, 128, 144, 160, 165, 192, 256, 384, 512, 896, 1024, MOST}, divisors[] = {2, 3, 4, 5, 8, 12, 32, 33, 48, 64};
+    enum { TOKENS = 3, WIDTHS = 15, DIVISORS = 10, MOST = 1100 };
+    static const int32_t widths[WIDTHS] = {8, 32, 40, 60, 128, 144, 160, 165, 192, 256, 384, 512, 896, 1024, MOST};
+    static const int32_t divisors[DIVISORS] = {2, 3, 4, 5, 8, 12, 32, 33, 48, 64};
     rng r = rng_seed(5021);
     int64_t many = 0, whole_rows = 0;
-    for (int64_t i = scaled(60) * 15; i > 0; i--) {
+    for (int64_t i = scaled(60) * WIDTHS; i > 0; i--) {
         void *mark = guards_mark();
-        const int32_t experts = widths[i % 15], some = divisors[scaled(60) > 1 ? rng_int(&r, 0, 9) : i % 10], n_group = i % 3 != 0 && experts % some == 0 ? some : 0, size = n_group ? experts / n_group : experts,
-                      topk_group = n_group ? (int32_t)rng_int(&r, 1, n_group) : 0, left = n_group ? topk_group * size : experts, most = left < 64 ? left : 64,
-                      k = i % 5 == 0 ? most : rng_chance(&r, 30) ? 1 : (int32_t)rng_int(&r, 1, most), spread = (int32_t)rng_int(&r, 1, rng_chance(&r, 50) ? 2 * experts : 40 * experts);
+        const int32_t experts = widths[i % WIDTHS];
+        const int32_t some = divisors[scaled(60) > 1 ? rng_int(&r, 0, DIVISORS - 1) : i % DIVISORS];
+        const int32_t n_group = i % 3 != 0 && experts % some == 0 ? some : 0;
+        const int32_t size = n_group ? experts / n_group : experts;
+        const int32_t topk_group = n_group ? (int32_t)rng_int(&r, 1, n_group) : 0;
+        const int32_t left = n_group ? topk_group * size : experts, most = left < 64 ? left : 64;
+        const int32_t k = i % 5 == 0 ? most : rng_chance(&r, 30) ? 1 : (int32_t)rng_int(&r, 1, most);
+        const int32_t spread = (int32_t)rng_int(&r, 1, rng_chance(&r, 50) ? 2 * experts : 40 * experts);
         tegroup_router_desc d;
         router_make(&d, &r, 0, dtypes[rng_int(&r, 1, 3)], TEGROUP_DTYPE_F32, TOKENS, experts, k);
         d.balance_loss = NULL;
@@ -1240,7 +1246,8 @@ TEST(moe_gpu, router_choices_that_are_close) {
             if (sum > second[g]) second[g] = sum < first[g] ? sum : first[g];
             if (sum > first[g]) first[g] = sum;
         }
-        for (int32_t g = 0; g < n_group; g++) by[g] = d.scheme.group_score == TEGROUP_GROUP_SCORE_MAX || size == 1 ? first[g] : (float)((double)first[g] + second[g]);
+        const int best = d.scheme.group_score == TEGROUP_GROUP_SCORE_MAX || size == 1;
+        for (int32_t g = 0; g < n_group; g++) by[g] = best ? first[g] : (float)((double)first[g] + second[g]);
         for (int32_t g = 0; g < n_group; g++) {
             int32_t better = 0;
             for (int32_t h = 0; h < n_group; h++) better += by[h] > by[g] || (by[h] == by[g] && h < g);

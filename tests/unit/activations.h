@@ -75,14 +75,16 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
         slope_off = (a.normal + a.normal_square * x * x + 2) * cdf + (a.density + a.density_square * x * x + 2) * size * density;
         break;
     }
-    case TEGROUP_ACTIVATION_SITU_GLU: { /* tanh errs by 8 u, and so do its derivative and what is left of 1; `rest` is a sigmoid, too */
+    case TEGROUP_ACTIVATION_SITU_GLU: { /* tanh errs by 8 u, and so do its derivative and what is left of 1 */
         const long double t = tanhl(x / alpha), s = 1 / (1 + expl(-x)), rest = 1 / (1 + expl(x));
-        const long double s_off = a.sigmoid + a.sigmoid_argument * size * rest + 3, rest_off = a.sigmoid + a.sigmoid_argument * size * s + 3;
+        const long double s_off = a.sigmoid + a.sigmoid_argument * size * rest + 3;
+        const long double rest_off = a.sigmoid + a.sigmoid_argument * size * s + 3; /* it is a sigmoid, too */
         const long double sech = 1 / coshl(x / alpha);
         value = alpha * t * s;
         slope = sech * sech * s + value * rest;
         value_off = (s_off + 10) * fabsl(value);
-        slope_off = (s_off + 10) * sech * sech * (1 + size / alpha) * s + 12 * (1 - fabsl(t)) * s + (s_off + rest_off + 12) * fabsl(value) * rest;
+        slope_off = (s_off + 10) * sech * sech * (1 + size / alpha) * s + 12 * (1 - fabsl(t)) * s;
+        slope_off += (s_off + rest_off + 12) * fabsl(value) * rest;
         break;
     }
     default: { /* x sigmoid(w); w is off by `off` of its own units */

@@ -534,7 +534,8 @@ TEST(prepare, each_lie_has_its_bit) {
 TEST(prepare, an_empty_group_may_end_behind_the_padding) {
     static const struct { int64_t ends[3]; uint32_t status; int32_t bad; } cases[] = {
         {{6, 8, 8}, 0, -1}, {{6, 6, 8}, 0, -1}, {{6, 6, 6}, 0, -1},
-        {{6, 7, 7}, TEGROUP_SNAPSHOT_NEGATIVE, 1}, {{6, 8, 9}, TEGROUP_SNAPSHOT_CAPACITY, 2}, {{7, 8, 8}, TEGROUP_SNAPSHOT_CAPACITY, 0},
+        {{6, 7, 7}, TEGROUP_SNAPSHOT_NEGATIVE, 1}, {{6, 8, 9}, TEGROUP_SNAPSHOT_CAPACITY, 2},
+        {{7, 8, 8}, TEGROUP_SNAPSHOT_CAPACITY, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tegroup_error error;
