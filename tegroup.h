@@ -8714,7 +8714,8 @@ static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
 }
 
-#define TEGROUP_IMPL_SM90_HELD_ROWS   1536 /* of an average group, up to which weights are decoded in registers */
+/* Rows of an average group up to which weights are decoded in registers, by the bits of a code; measured. */
+#define TEGROUP_IMPL_SM90_HELD_ROWS(bits) ((bits) == 8 ? 1024 : 2560)
 #define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
 
 /* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
@@ -8771,7 +8772,8 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
            && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
            && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
            && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0
-           && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
+           && tegroup_impl_expected_rows(desc, p)
+                  <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */
@@ -8872,25 +8874,24 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
 
 /* ==== [69] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
-/* The kernel rows, one on each line: KERNEL(name, bits, rows, k). bits: of a code; rows: of D, the most that a
- * fitting tile has, beside 128 columns of D; k: of a pipeline stage. Tall tiles decode a weight for 256 rows; low ones
- * have more bytes of codes under way. */
+/* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
+ * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D. Tall
+ * tiles decode a weight for 256 rows; low ones have more warps that decode. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
-    KERNEL(WEIGHTS8_64X128, 8, 64, 128)                                                                                \
-    KERNEL(WEIGHTS8_256X128, 8, 256, 64)                                                                               \
-    KERNEL(WEIGHTS4_64X128, 4, 64, 128)                                                                                \
-    KERNEL(WEIGHTS4_256X128, 4, 256, 64)
+    KERNEL(WEIGHTS8_64X192, 8, 64, 128, 3)                                                                             \
+    KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
+    KERNEL(WEIGHTS4_64X192, 4, 64, 128, 3)                                                                             \
+    KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
 
 enum { /* behind the kernels of sm90_kernels.h */
-    TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
-#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k) TEGROUP_IMPL_SM90_##name,
-    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
+       TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
+#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, multipliers) TEGROUP_IMPL_SM90_##name,
+       TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
-    TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
+       TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
-#define TEGROUP_IMPL_SM90_WEIGHTS_COLS 128 /* columns of D that a tile has, 64 for each warpgroup */
-#define TEGROUP_IMPL_SM90_WEIGHTS_FEW  64  /* rows of an average group up to which tiles are low */
+#define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group up to which tiles are low */
 
 /* How many multiples of FIT a tile of these may have besides `rows`. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(rows)                                                                        \
@@ -8898,11 +8899,11 @@ enum { /* behind the kernels of sm90_kernels.h */
                                                                 : (rows) / TEGROUP_IMPL_SM90_FIT - 1)
 
 typedef struct tegroup_impl_sm90_weights_row {
-    int32_t bits, rows, k;
+    int32_t bits, rows, cols, k;
 } tegroup_impl_sm90_weights_row;
 
 static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k) {bits, rows, k},
+#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, multipliers) {bits, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
@@ -8915,11 +8916,11 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
     const int few =
                   tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups),
               eight = tegroup_impl_bits(p->b) == 8;
-    const int32_t kernel = eight ? (few ? TEGROUP_IMPL_SM90_WEIGHTS8_64X128 : TEGROUP_IMPL_SM90_WEIGHTS8_256X128)
-                                 : (few ? TEGROUP_IMPL_SM90_WEIGHTS4_64X128 : TEGROUP_IMPL_SM90_WEIGHTS4_256X128);
+    const int32_t kernel = eight ? (few ? TEGROUP_IMPL_SM90_WEIGHTS8_64X192 : TEGROUP_IMPL_SM90_WEIGHTS8_256X128)
+                                 : (few ? TEGROUP_IMPL_SM90_WEIGHTS4_64X192 : TEGROUP_IMPL_SM90_WEIGHTS4_256X128);
     const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
     plan->tile_m = row->rows;
-    plan->tile_n = TEGROUP_IMPL_SM90_WEIGHTS_COLS;
+    plan->tile_n = row->cols;
     plan->tile_k = row->k;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
     tegroup_impl_sm90_plan_decoded(desc, plan);

@@ -11504,7 +11504,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
  * ping-pong (TURNS), each on its own tile, so that one writes results while the other multiplies; or cooperatively,
- * each on half of the lines of a tile.
+ * each on half of the lines of a tile. (Where weights are decoded there may be three of them, each on a third.)
  *
  * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
  * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
@@ -11597,12 +11597,14 @@ typedef struct tegroup_impl_sm90_item {
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
  * added but, with ADDS_BIAS, a bias), whether blocks work in pairs, whether the epilogue has an activation of gates and
- * ups, or its gradient. */
+ * ups, or its gradient, and the number of warpgroups that multiply. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool PAIRS_ = false,
-          bool ACTIVATES_ = false>
+          bool ACTIVATES_ = false, int MULTIPLIERS_ = 2>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, PAIRS = PAIRS_, ACTIVATES = ACTIVATES_;
+    static constexpr int MULTIPLIERS = MULTIPLIERS_;
+    static_assert(MULTIPLIERS == 2 || !TURNS, "two take turns");
     /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
      * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
@@ -11614,7 +11616,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int BLOCKS = PAIRS ? 2 : 1;
     static_assert(!PAIRS || FITS, "other tiles have no such halves");
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
-    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
+    static constexpr int TILE_M = TURNS ? LINES : MULTIPLIERS * LINES,
+                         PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
@@ -11646,19 +11649,16 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;      /* elements that a column of the weights' tensor map is, in a fitting tile */
-    static constexpr int B_BOXES = 1;     /* boxes of rows, side by side, that a stage of a fitting tile has */
-    static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
-    static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
+    static constexpr int SLAB_BYTES = MULTIPLIERS * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= TEGROUP_IMPL_SM90_RING, "a ring that hides the way from L2");
     /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
-    static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
+    static_assert((TILE_M <= 128 || FITS) && TILE_M <= 256 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* How a warpgroup's results of four bytes (WIDE) or two go through its slabs: COUNT slabs' worth, ACROSS of them
      * side by side; number n through slab n % USED. */
     template <bool WIDE> struct results {
@@ -11676,7 +11676,7 @@ struct tegroup_impl_sm90_shape {
      * tile has columns of the activation. A set takes SET_COLS of a tile's columns, a piece has PIECE bytes, and SETS
      * fit into the slabs. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
-                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE);
+                         SETS = SLABS < 2 ? 1 : (SLABS * TEGROUP_IMPL_SM90_SLAB) / (3 * PIECE);
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
 };
 
@@ -11685,9 +11685,9 @@ struct tegroup_impl_sm90_shape {
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES];
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2];                  /* The other warpgroup has seen all stages of its tile full. */
-    uint64_t ready[2][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
-    uint64_t written[2][SHAPE::SLABS]; /* The slab holds results. */
+    uint64_t turn[SHAPE::MULTIPLIERS];                  /* The other warpgroup has seen all stages of its tile full. */
+    uint64_t ready[SHAPE::MULTIPLIERS][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
+    uint64_t written[SHAPE::MULTIPLIERS][SHAPE::SLABS]; /* The slab holds results. */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
     /* The rows that gathered operands have in a stage; -1: zeros. */
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
@@ -12008,7 +12008,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
             if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
-            if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
+            if (SHAPE::SCALES_GROUPS && call.listed[TEGROUP_IMPL_B]
                 && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
                 item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* NaN, as of codes at such an address */
         }
@@ -12373,13 +12373,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]),
-                                          (SHAPE::TURNS ? 4 : 8) * SHAPE::BLOCKS); /* multiplying warps */
+                                          /* warps that multiply it */
+                                          4 * (SHAPE::TURNS ? 1 : SHAPE::MULTIPLIERS) * SHAPE::BLOCKS);
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), /* storers, multipliers */
+                                          loaders + 2 + 128 * SHAPE::MULTIPLIERS);
             }
-            for (int w = 0; w < 2; w++) {
+            for (int w = 0; w < SHAPE::MULTIPLIERS; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
                 for (int i = 0; i < SHAPE::SLABS; i++) {
                     tegroup_impl_barrier_init(at(&rest->ready[w][i]), 1);
@@ -12569,7 +12571,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     if (i == steps) break;
                     const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
                     tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
-                    tegroup_impl_barrier_expect(full, a_bytes(item, k0 + i * SHAPE::K) + b_bytes(item));
+                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
                     load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
                 }
 #pragma unroll
@@ -12692,12 +12694,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES) {
-            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0 / SHAPE::A_UNIT, item.i0);
-            if (SHAPE::SCALE_BYTES > 0)
-                tegroup_impl_bulk_load(to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES, scales_of(item, k0),
-                                       scale_bytes(item, k0), full);
-        } else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else if (SHAPE::FITS && !SHAPE::A_LINES)
+            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -12712,32 +12711,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
     /* Bytes of a stage that a tile loads. */
-    __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        return has_none(item)   ? 0
-               : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE
-                                : SHAPE::A_BYTES + scale_bytes(item, k0);
-    }
-    /* Bytes of the tiles of 128 x 4 scales that a stage has, all of the same 128 lines, and where they are. */
-    __device__ __forceinline__ uint32_t scale_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        if (SHAPE::SCALE_BYTES == 0) return 0;
-        return call.weights.e4m3 && SHAPE::K == 128 && k0 + 64 < item.k ? 1024 : 512;
-    }
-    __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        const tegroup_tensor &b = call.call.desc.b;
-        const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
-                                                    : (const char *)b.scale_inv + item.group * call.weights.group_bytes;
-        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines_bytes
-               + ((int64_t)k0 >> (call.weights.e4m3 ? 6 : 7)) * 512; /* 4 scales are of 64 or 128 of k */
+    __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) const {
+        return has_none(item) ? 0 : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE : SHAPE::A_BYTES;
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS    ? SHAPE::B_BOXES * item.cols
-                : narrow(item) ? SHAPE::NARROW
-                               : SHAPE::COLS)
-               * TEGROUP_IMPL_SM90_LINE;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
@@ -12748,12 +12730,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                           first = (int32_t)blockIdx.x % SHAPE::BLOCKS * (item.cols / SHAPE::BLOCKS), /* of this block */
                 row = item.j0 + first, rows = item.rows - first;
             to += (uint32_t)(first * 128);
-#pragma unroll
-            for (int i = 0; i < SHAPE::B_BOXES; i++, k0 += 64, to += SHAPE::COLS * 128)
-                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
-                else
-                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row,
-                             rows, item.cols / SHAPE::BLOCKS);
+            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
+            else
+                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row, rows,
+                         item.cols / SHAPE::BLOCKS);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
@@ -12831,17 +12811,23 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
-    __device__ __forceinline__ void store(int group) const {
-        uint32_t rounds = 0;
+    /* Two threads store the warpgroups' results from the slabs, and load C into them: each those of every second. */
+    __device__ __forceinline__ void store(int first) const {
+        uint32_t rounds[(SHAPE::MULTIPLIERS + 1) / 2] = {0};
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (is_wide()) store_tile<true>(group, item, &rounds);
-            else store_tile<false>(group, item, &rounds);
+#pragma unroll
+            for (int i = 0; i < (SHAPE::MULTIPLIERS + 1) / 2; i++) {
+                const int group = first + 2 * i;
+                if ((SHAPE::TURNS && (number & 1) != group) || group >= SHAPE::MULTIPLIERS
+                    || item.lines <= line_of(group))
+                    continue;
+                if (SHAPE::ACTIVATES) store_sets(group, item, &rounds[i]);
+                else if (is_wide()) store_tile<true>(group, item, &rounds[i]);
+                else store_tile<false>(group, item, &rounds[i]);
+            }
         }
         tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
@@ -13780,26 +13766,30 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 /* ==== [57] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
- * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the two warpgroups, which share a tile, decodes
- * those weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and
- * the order of sums are those of the kernels of BF16, and so are the results' bits. */
+ * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
+ * weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and the order
+ * of sums are those of the kernels of BF16, and so are the results' bits. */
 
-template <int BITS_, int ROWS_, int K_>
-struct tegroup_impl_sm90_weights_shape : tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> {
-    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, 2, true> base;
+template <int BITS_, int ROWS_, int K_, int MULTIPLIERS_>
+struct tegroup_impl_sm90_weights_shape
+    : tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> {
+    typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
-    static constexpr int A_UNIT = 8 / BITS, B_BOXES = K / 64;
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
-    static constexpr int A_BYTES = base::TILE_M * LINE,
-                         SCALE_BYTES = 1024, /* also where K has half: a stage begins at a multiple of 1,024 */
-                         STAGE_BYTES = A_BYTES + B_BOXES * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
+    /* A tile begins at a multiple of 64 lines. Its scales lie in tiles of 128 lines, of which each has 1,024 bytes of a
+     * stage, also where there are less: a stage begins at a multiple of that. */
+    static constexpr int A_BYTES = base::TILE_M * LINE, SCALE_BYTES = (base::TILE_M + 127) / 128 * 1024,
+                         STAGE_BYTES = A_BYTES + K / 64 * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
-                         AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
+                         SHARED_BYTES = STAGES * STAGE_BYTES + base::OTHER_BYTES;
     static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && A_BYTES % 1024 == 0, "a ring; swizzled operands");
-    static constexpr bool AHEAD = BITS == 4 || COLS == 64; /* what was faster: docs/lab/decoded.md */
+    /* Threads, and registers of those that do not multiply and of those that do. */
+    static constexpr int THREADS = 128 * (1 + base::MULTIPLIERS), FEWER = base::MULTIPLIERS == 2 ? 72 : 56,
+                         MORE = base::MULTIPLIERS == 2 ? 216 : 152;
+    static_assert(128 * (FEWER + base::MULTIPLIERS * MORE) <= 65536, "a multiprocessor's registers");
     /* Codes are read in chunks of 16 bytes, of which a line has a power of two, permuted as TMA does. */
     static constexpr int CHUNKS = LINE / 16;
 };
@@ -13819,38 +13809,108 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     __device__ __forceinline__ tegroup_impl_sm90_weights_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
+    /* Where a stage is in the ring, and whether the ring has been through an odd number of rounds. */
+    struct place {
+        uint32_t slot, round;
+        __device__ __forceinline__ void step_on() {
+            if (++slot < STAGES) return;
+            slot = 0;
+            round ^= 1;
+        }
+    };
+    /* Four scales of each of two lines. Of one of E8M0 that is above 2 `four` has 2, and `rest` its exponent's rest; of
+     * one of E4M3 that is NaN `rest` has the highest bit. */
+    struct scales {
+        uint32_t four[2], rest[2];
+    };
+
+    /* ---- loading ---- */
+
+    /* One thread loads the stages of every tile. Stages that hold codes are short, and would wait for its instructions
+     * rather than for memory: what all stages of a tile have in common is found once. */
+    __device__ __forceinline__ void load() const {
+        place in = {0, 0};
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *this->take(number);
+            this->give(number);
+            if (item.group < 0) break;
+            const int smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            const CUtensorMap *rows_map = smaller < 0 ? &call.map[TEGROUP_IMPL_A] : &call.smaller[smaller];
+            const uint64_t rows_origin = item.origin[TEGROUP_IMPL_A] + (smaller < 0 ? 0 : call.further[smaller]);
+            const bool ragged = call.ragged[TEGROUP_IMPL_A], rows_anywhere = this->anywhere(TEGROUP_IMPL_A),
+                       codes_anywhere = this->anywhere(TEGROUP_IMPL_B);
+            const int32_t rows_y = ragged ? item.cols - item.rows : item.j0, /* as in load_box */
+                rows_z = !ragged ? (call.listed[TEGROUP_IMPL_A] ? 0 : item.group)
+                                 : item.first_row[TEGROUP_IMPL_A] + item.j0 + item.rows,
+                codes_z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
+            const uint32_t rows_bytes = (uint32_t)(SHAPE::K / 64 * item.cols * TEGROUP_IMPL_SM90_LINE);
+            /* A tile of 128 x 4 scales is of so much of k. */
+            const int scales_k = call.weights.e4m3 ? 64 : 128;
+            const char *scales = scales_of(item);
+            const bool more = SHAPE::SCALE_BYTES > 1024 && item.i0 % 128 + item.lines > 128; /* of the next 128 lines */
+#pragma unroll 1
+            for (int32_t k = 0; k < item.k; k += SHAPE::K, in.step_on()) {
+                const uint32_t full = this->at(&this->rest->full[in.slot]), to = ring + in.slot * SHAPE::STAGE_BYTES,
+                               scales_to = to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES,
+                               scales_bytes = SHAPE::K > scales_k && k + scales_k < item.k ? 1024 : 512;
+                tegroup_impl_barrier_wait(this->at(&this->rest->empty[in.slot]), in.round ^ 1);
+                tegroup_impl_barrier_expect(full, SHAPE::A_BYTES + rows_bytes + scales_bytes * (more ? 2 : 1));
+                tegroup_impl_tma_load(to, &call.map[TEGROUP_IMPL_B], full, k * SHAPE::BITS / 8, item.i0, codes_z,
+                                      codes_anywhere, item.origin[TEGROUP_IMPL_B]);
+#pragma unroll
+                for (int i = 0; i < SHAPE::K / 64; i++)
+                    tegroup_impl_tma_load(to + SHAPE::A_BYTES + i * SHAPE::COLS * TEGROUP_IMPL_SM90_LINE, rows_map,
+                                          full, k + 64 * i, rows_y, rows_z, rows_anywhere, rows_origin);
+                tegroup_impl_bulk_load(scales_to, scales, scales_bytes, full);
+                if (more)
+                    tegroup_impl_bulk_load(scales_to + 1024, scales + call.weights.lines_bytes, scales_bytes, full);
+                if (SHAPE::K >= scales_k || k % scales_k != 0) scales += SHAPE::K > scales_k ? 1024 : 512;
+            }
+        }
+    }
+    /* The scales of a tile's first lines. Those of a listed buffer that begin off 16 bytes make NaN anyway. */
+    __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item) const {
+        const tegroup_tensor &b = call.call.desc.b;
+        const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
+                                                    : (const char *)b.scale_inv + item.group * call.weights.group_bytes;
+        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines_bytes;
+    }
+
+    /* ---- multiplying ---- */
+
     /* What a thread decodes of every stage: of two lines that are eight apart, the same elements of each 16 of k. */
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick;    /* by which __byte_perm picks its bytes: two of eight, each twice, or one of four */
+        uint32_t pick; /* by which __byte_perm picks its bytes: two of eight, each twice, or one of four, four times */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
-    static __device__ __forceinline__ share share_of(int group) {
+    static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
         const uint32_t line = (uint32_t)(line_of(group) + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4),
-                       q = (uint32_t)lane() % 4;
+                       scaled = line + (uint32_t)first_line % 128, q = (uint32_t)lane() % 4;
         share mine;
         mine.codes = line * SHAPE::LINE;
         mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
-        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x4440u + q;
-        mine.scales = SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + line % 32 * 16 + line / 32 * 4;
+        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x1111u * q;
+        mine.scales =
+            SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + scaled / 128 * 1024 + scaled % 32 * 16 + scaled % 128 / 32 * 4;
         return mine;
     }
     __device__ __forceinline__ void multiply(int group) const {
-        const share mine = share_of(group);
         uint32_t step = 0, rounds = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item *item = this->take(number);
             if (item->group < 0) break;
-            if (item->lines > line_of(group)) work(group, *item, step, &rounds, mine);
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds);
             else this->see_off(group, step, this->steps_of(*item));
             step += this->steps_of(*item);
             this->give(number);
         }
     }
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, uint32_t *rounds,
-                                         const share &mine) const {
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
+                                         uint32_t *rounds) const {
         typedef typename SHAPE::template results<false> results;
+        const share mine = share_of(group, item.i0);
         sums sum;
         if (SHAPE::BITS == 4 && call.weights.e4m3) add_up_fit<SHAPE::BITS == 4>(item, step, mine, sum);
         else add_up_fit<false>(item, step, mine, sum);
@@ -13859,51 +13919,46 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         else this->template store_halves<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
         *rounds += results::COUNT / results::USED;
     }
-    /* Sums for a fitting tile. E4M3: what scales are. */
-    template <bool E4M3>
+    /* Sums for a fitting tile, which is as wide as fitting(I) or less. E4M3: what scales are. */
+    template <bool E4M3, int I = 0>
     __device__ __forceinline__ void add_up_fit(const tegroup_impl_sm90_item &item, uint32_t step, const share &mine,
                                                sums &sum) const {
-        constexpr bool FIVE = SHAPE::SMALLER > 1;
-        static_assert(FIVE ? SHAPE::SMALLER == 4 : SHAPE::SMALLER == 1, "five widths or two");
-        if (item.cols == SHAPE::fitting(0)) add_up<SHAPE::fitting(0), E4M3>(item, step, mine, sum);
-        else if (!FIVE || item.cols == SHAPE::fitting(1)) add_up<SHAPE::fitting(1), E4M3>(item, step, mine, sum);
-        else if (item.cols == SHAPE::fitting(2)) add_up<SHAPE::fitting(FIVE ? 2 : 0), E4M3>(item, step, mine, sum);
-        else if (item.cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(FIVE ? 3 : 0), E4M3>(item, step, mine, sum);
-        else add_up<SHAPE::fitting(FIVE ? 4 : 0), E4M3>(item, step, mine, sum);
+        if (I == SHAPE::SMALLER || item.cols == SHAPE::fitting(I))
+            add_up<SHAPE::fitting(I), E4M3>(item, step, mine, sum);
+        else add_up_fit<E4M3, I == SHAPE::SMALLER ? I : I + 1>(item, step, mine, sum);
     }
-    /* Sums for a fitting tile of WIDTH columns. AHEAD: half a stage is decoded while the other half is multiplied; else
-     * the other warpgroup multiplies meanwhile. */
+    /* Sums for a fitting tile of WIDTH columns. Half a stage is decoded while the other half is multiplied. */
     template <int WIDTH, bool E4M3>
     __device__ __forceinline__ void add_up(const tegroup_impl_sm90_item &item, uint32_t step, const share &mine,
                                            sums &sum) const {
         float(&part)[WIDTH / 2] = reinterpret_cast<float(&)[WIDTH / 2]>(sum[0]);
+        const int32_t whole = item.k;
         half_stage first, second;
-        uint32_t four[2]; /* scales of each of the two lines */
-        if (SHAPE::AHEAD) decode<0, E4M3>(step, 0, mine, four, first);
+        scales of_lines;
+        place in = {step % STAGES, step / STAGES & 1};
+        decode<0, E4M3>(in, 0, mine, of_lines, first);
 #pragma unroll 1
-        for (int32_t k = 0; k < item.k; step++) {
-            if (!SHAPE::AHEAD) decode<0, E4M3>(step, k, mine, four, first);
-            if (!SHAPE::AHEAD) decode<1, E4M3>(step, k, mine, four, second);
-            add<WIDTH, 0>(step, k > 0, first, part);
-            if (SHAPE::K == 64 || k + 64 < item.k) { /* Behind the last column scales may be anything. */
-                if (SHAPE::AHEAD) decode<1, E4M3>(step, k, mine, four, second);
-                if (SHAPE::AHEAD) tegroup_impl_wgmma_wait<0>();
-                add<WIDTH, 1>(step, true, second, part);
+        for (int32_t k = 0; k < whole;) {
+            const place now = in;
+            add<WIDTH, 0>(now, k > 0, first, part);
+            if (SHAPE::K == 64 || k + 64 < whole) { /* Behind the last column scales may be anything. */
+                decode<1, E4M3>(now, k, mine, of_lines, second);
+                tegroup_impl_wgmma_wait<0>();
+                add<WIDTH, 1>(now, true, second, part);
             }
             k += SHAPE::K;
-            if (SHAPE::AHEAD && k < item.k) decode<0, E4M3>(step + 1, k, mine, four, first);
+            in.step_on();
+            if (k < whole) decode<0, E4M3>(in, k, mine, of_lines, first);
             tegroup_impl_wgmma_wait<0>();
             keep<WIDTH>(part);
             __syncwarp(); /* All lanes have read their codes. */
-            this->release(step);
+            if (lane() == 0) tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
         }
     }
     /* Begins to multiply half a stage. */
     template <int WIDTH, int HALF>
-    __device__ __forceinline__ void add(uint32_t step, bool adds, const half_stage &held,
-                                        float (&part)[WIDTH / 2]) const {
-        const uint64_t rows = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0)
-                              + (step % STAGES * SHAPE::STAGE_BYTES >> 4);
+    __device__ __forceinline__ void add(place in, bool adds, const half_stage &held, float (&part)[WIDTH / 2]) const {
+        const uint64_t rows = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0) + (in.slot * SHAPE::STAGE_BYTES >> 4);
         keep<WIDTH>(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
@@ -13942,31 +13997,47 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
 
     /* Decodes this thread's share of half a stage, whose first column is `k`, once it is there. */
     template <int HALF, bool E4M3>
-    __device__ __forceinline__ void decode(uint32_t step, int32_t k, const share &mine, uint32_t (&four)[2],
+    __device__ __forceinline__ void decode(place in, int32_t k, const share &mine, scales &of_lines,
                                            half_stage &held) const {
-        const uint32_t stage = ring + step % STAGES * SHAPE::STAGE_BYTES, codes = stage + mine.codes;
-        const uint32_t scales = stage + mine.scales;
-        if (HALF == 0) this->wait_full(step);
+        const uint32_t stage = ring + in.slot * SHAPE::STAGE_BYTES, codes = stage + mine.codes;
+        if (HALF == 0) tegroup_impl_barrier_wait(this->at(&this->rest->full[in.slot]), in.round);
         /* The half's first scale, of four of a line that lie together. */
         const int first = HALF * EACH / (E4M3 ? 1 : 2) + (SHAPE::K == 64 && !E4M3 ? k / 32 % 4 : 0);
         const bool has_nan = SHAPE::BITS == 8 ? decode_eights<HALF>(codes, mine, held)
                                               : decode_fours<HALF>(codes, mine, held);
-        if (HALF == 0 || first == 4) {
-            four[0] = load_scales(scales + (uint32_t)(first / 4 * 512));
-            four[1] = load_scales(scales + (uint32_t)(first / 4 * 512) + 128);
-        }
-        const uint32_t by[2] = {four[0] >> first % 4 * 8, four[1] >> first % 4 * 8};
-        if (E4M3) scale_by_e4m3(by, held);
-        else scale_by_e8m0(by, held);
+        if (HALF == 0 || first == 4)
+#pragma unroll
+            for (int line = 0; line < 2; line++) {
+                const uint32_t four = load_scales(stage + mine.scales + (uint32_t)(first / 4 * 512 + line * 128)),
+                               high = four & 0x80808080u;
+                of_lines.rest[line] =
+                    E4M3 ? (four & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u : four & (high - (high >> 7));
+                of_lines.four[line] = E4M3 ? four : four ^ of_lines.rest[line];
+            }
+        if (E4M3) scale_by_e4m3(of_lines, first % 4, held);
+        else scale_by_e8m0(of_lines, first % 4, held);
         if (has_nan) restore_nans<HALF>(codes, mine, held);
     }
-    /* Two codes, of the upper bytes of two halves, as wgmma has them in a register; times 2^-120. */
+    /* Two codes, each in both bytes of a half, as wgmma has them in a register; times 2^-120. */
     static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
-        return (two & 0x80008000u) | (two & 0x7f007f00u) >> 4;
+        return (two & 0x80008000u) | (two & 0x007f007fu) << 4;
     }
-    /* The two codes of a byte, of its lower bits in the lower half; times 2^-126. */
+    /* The lower half of two, twice, and the upper one: a product reads them without an instruction for that. */
+    static __device__ __forceinline__ uint32_t lower(uint32_t two) {
+        uint32_t twice;
+        asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}" : "=r"(twice) : "r"(two));
+        return twice;
+    }
+    static __device__ __forceinline__ uint32_t upper(uint32_t two) {
+        uint32_t twice;
+        asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(twice) : "r"(two));
+        return twice;
+    }
+    /* The two codes of a byte, which comes four times, of its lower bits in the lower half; times 2^-126. Of the copies
+     * the lowest has the lower code, the second the upper one's sign, and the third what is left of that. The product
+     * moves each to its place, where no other is and no carry comes. */
     static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
-        return (byte * 0x01001000u & 0x80008000u) | (byte * 0x00040040u & 0x01c001c0u);
+        return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
     }
     /* Chunk i of the upper line, or of the lower one. */
     static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
@@ -13981,11 +14052,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             const uint4 chunk = load_chunk(from, mine, HALF * EACH + i / 2, i % 2);
             const uint32_t low = __byte_perm(chunk.x, chunk.y, mine.pick),
                            high = __byte_perm(chunk.z, chunk.w, mine.pick);
-            largest = __vmaxu2(largest, __vmaxu2(low & 0x7f007f00u, high & 0x7f007f00u));
+            largest = __vmaxu2(largest, __vmaxu2(low & 0x007f007fu, high & 0x007f007fu));
             held[i / 2][i % 2] = of_e4m3(low);
             held[i / 2][2 + i % 2] = of_e4m3(high);
         }
-        return largest >> 16 == 0x7f00u || (largest & 0xffffu) == 0x7f00u;
+        return largest >> 16 == 0x7fu || (largest & 0xffffu) == 0x7fu;
     }
     template <int HALF>
     static __device__ __forceinline__ void restore_nans(uint32_t from, const share &mine, half_stage &held) {
@@ -14003,60 +14074,63 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     }
     template <int HALF>
     static __device__ __forceinline__ bool decode_fours(uint32_t from, const share &mine, half_stage &held) {
+        uint4 chunks[EACH]; /* of a line and 32 of k */
 #pragma unroll
-        for (int i = 0; i < EACH; i += 2)
+        for (int i = 0; i < EACH; i++) chunks[i] = load_chunk(from, mine, (HALF * EACH + i) / 2, i % 2);
 #pragma unroll
-            for (int line = 0; line < 2; line++) {
-                const uint4 chunk = load_chunk(from, mine, (HALF * EACH + i) / 2, line);
-                held[i][line] = of_e2m1(__byte_perm(chunk.x, 0, mine.pick));
-                held[i][2 + line] = of_e2m1(__byte_perm(chunk.y, 0, mine.pick));
-                held[i + 1][line] = of_e2m1(__byte_perm(chunk.z, 0, mine.pick));
-                held[i + 1][2 + line] = of_e2m1(__byte_perm(chunk.w, 0, mine.pick));
-            }
+        for (int i = 0; i < EACH; i++) {
+            const int at = i / 2 * 2, line = i % 2;
+            held[at][line] = of_e2m1(__byte_perm(chunks[i].x, 0, mine.pick));
+            held[at][2 + line] = of_e2m1(__byte_perm(chunks[i].y, 0, mine.pick));
+            held[at + 1][line] = of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
+            held[at + 1][2 + line] = of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
+        }
         return false;
     }
     /* Scales of E8M0 of two lines, one for each 32 of k, times what makes good for the exponents of the codes. What is
      * too large for one factor is left for another. */
-    static __device__ __forceinline__ void scale_by_e8m0(const uint32_t (&codes)[2], half_stage &held) {
-        constexpr uint32_t POWER = SHAPE::BITS == 8 ? 120 : 126, MOST = 254 - POWER;
-        uint32_t rest = 0;
+    static __device__ __forceinline__ void scale_by_e8m0(const scales &of_lines, int first, half_stage &held) {
+        constexpr uint32_t POWER = SHAPE::BITS == 8 ? 120 : 126;
+        uint32_t factors[2]; /* of a line: of the first 32 of k, and of the second if EACH is 4 */
 #pragma unroll
-        for (int i = 0; i < EACH; i++) { /* of a line and 32 of k */
-            const uint32_t code = codes[i % 2] >> i / 2 * 8 & 0xffu, within = min(code, MOST),
-                           factor = within * 0x00800080u + POWER * 0x00800080u;
-            rest |= code - within;
+        for (int line = 0; line < 2; line++)
+            factors[line] =
+                __byte_perm(of_lines.four[line], 0, (uint32_t)(0x4040 + first + (first + 1 & 3) * 0x0100)) * 0x80u
+                + POWER * 0x00800080u;
 #pragma unroll
-            for (int x = 0; x < 4; x++) {
-                uint32_t &to = held[i / 2 * 2 + x / 2][i % 2 + x % 2 * 2];
-                to = mul2(to, factor);
-            }
-        }
-        if (rest)
+        for (int i = 0; i < EACH * 4; i++)
+            held[i / 4][i % 4] = mul2(held[i / 4][i % 4], i < 8 ? lower(factors[i % 2]) : upper(factors[i % 2]));
+        if (of_lines.rest[0] | of_lines.rest[1])
 #pragma unroll
             for (int i = 0; i < EACH * 4; i++) {
-                const uint32_t code = codes[i % 2] >> i / 8 * 8 & 0xffu, left = code - min(code, MOST);
-                held[i / 4][i % 4] = mul2(held[i / 4][i % 4],
-                                          code == 0xffu ? 0x7fff7fffu : left * 0x00800080u + 127 * 0x00800080u);
+                const uint32_t left = of_lines.rest[i % 2] >> (first + i / 8) * 8 & 0xffu;
+                held[i / 4][i % 4] =
+                    mul2(held[i / 4][i % 4], left == 127 ? 0x7fff7fffu : left * 0x00800080u + 127 * 0x00800080u);
             }
     }
-    /* Scales of E4M3 of two lines, one for each 16 of k. */
-    static __device__ __forceinline__ void scale_by_e4m3(const uint32_t (&codes)[2], half_stage &held) {
+    /* Scales of E4M3 of two lines, one for each 16 of k. Two products, since codes times 2^126 are exact. */
+    static __device__ __forceinline__ void scale_by_e4m3(const scales &of_lines, int first, half_stage &held) {
         const uint32_t of_codes = tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F4E2M1, true).power,
                        of_scales = tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const uint32_t two = __byte_perm(codes[0], codes[1], (uint32_t)(i * 0x0011 + (4 + i) * 0x1100)),
-                           scales = mul2(of_e4m3(two), of_scales) | nan_of(two);
+            const uint32_t two = __byte_perm(of_lines.four[0], of_lines.four[1],
+                                             (uint32_t)((first + i) * 0x0011 + (4 + first + i) * 0x1100)),
+                           scales = mul2(of_e4m3(two), of_scales);
 #pragma unroll
             for (int r = 0; r < 4; r++)
-                held[i][r] = mul2(mul2(held[i][r], of_codes), __byte_perm(scales, 0, r % 2 ? 0x3232 : 0x1010));
+                held[i][r] = mul2(mul2(held[i][r], of_codes), r % 2 ? upper(scales) : lower(scales));
         }
+        if (of_lines.rest[0] | of_lines.rest[1])
+#pragma unroll
+            for (int i = 0; i < EACH * 4; i++)
+                if (of_lines.rest[i % 2] >> (first + i / 4) * 8 & 0x80u) held[i / 4][i % 4] = 0x7fff7fffu;
     }
 };
 #endif
 
 template <typename SHAPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? SHAPE::THREADS : 32, 1)
     tegroup_impl_sm90_weights_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
@@ -14064,12 +14138,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
     block.init();
     if (warp < 4) {
-        tegroup_impl_registers_give<40>();
+        tegroup_impl_registers_give<SHAPE::FEWER>();
         if (warp == 0) block.schedule();
         if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
-        tegroup_impl_registers_take<232>();
+        tegroup_impl_registers_take<SHAPE::MORE>();
         block.multiply(warp / 4 - 1);
     }
 #else
@@ -14087,13 +14161,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 typedef struct tegroup_impl_sm90_weights_code {
     const void *kernel;
-    int32_t shared_bytes;
+    int32_t threads, shared_bytes;
 } tegroup_impl_sm90_weights_code;
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k)                                                \
-    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k>),                     \
-     tegroup_impl_sm90_weights_shape<bits, rows, k>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, multipliers)                                               \
+    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>),                    \
+     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::THREADS,                                             \
+     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
@@ -14106,11 +14181,11 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
     const tegroup_impl_sm90_weights_code *code = tegroup_impl_sm90_weights_code_of(kernel);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
     plan->tile_m = row->rows;
-    plan->tile_n = TEGROUP_IMPL_SM90_WEIGHTS_COLS;
+    plan->tile_n = row->cols;
     plan->tile_k = row->k;
-    return tegroup_impl_cuda_status(tegroup_impl_planned(plan, code->kernel, TEGROUP_IMPL_SM90_THREADS,
-                                                         code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
-                                    "plan", "the kernel's attributes must be readable", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_planned(plan, code->kernel, code->threads, code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+        "plan", "the kernel's attributes must be readable", error);
 }
 
 /* ==== [58] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
@@ -15376,8 +15451,8 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
                                                        row->rows - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call,
                                                        error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8,
-                                           TEGROUP_IMPL_SM90_WEIGHTS_COLS, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8, row->cols, &call, error));
     call.weights = tegroup_impl_sm90_weights_of(&read.b);
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);

@@ -39,13 +39,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]),
-                                          (SHAPE::TURNS ? 4 : 8) * SHAPE::BLOCKS); /* multiplying warps */
+                                          /* warps that multiply it */
+                                          4 * (SHAPE::TURNS ? 1 : SHAPE::MULTIPLIERS) * SHAPE::BLOCKS);
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), /* storers, multipliers */
+                                          loaders + 2 + 128 * SHAPE::MULTIPLIERS);
             }
-            for (int w = 0; w < 2; w++) {
+            for (int w = 0; w < SHAPE::MULTIPLIERS; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
                 for (int i = 0; i < SHAPE::SLABS; i++) {
                     tegroup_impl_barrier_init(at(&rest->ready[w][i]), 1);

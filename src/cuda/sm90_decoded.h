@@ -35,7 +35,8 @@ static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
 }
 
-#define TEGROUP_IMPL_SM90_HELD_ROWS   1536 /* of an average group, up to which weights are decoded in registers */
+/* Rows of an average group up to which weights are decoded in registers, by the bits of a code; measured. */
+#define TEGROUP_IMPL_SM90_HELD_ROWS(bits) ((bits) == 8 ? 1024 : 2560)
 #define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
 
 /* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
@@ -92,7 +93,8 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
            && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
            && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
            && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0
-           && tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS, p->groups);
+           && tegroup_impl_expected_rows(desc, p)
+                  <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */

@@ -48,7 +48,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     if (i == steps) break;
                     const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
                     tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
-                    tegroup_impl_barrier_expect(full, a_bytes(item, k0 + i * SHAPE::K) + b_bytes(item));
+                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
                     load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
                 }
 #pragma unroll
@@ -171,12 +171,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES) {
-            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0 / SHAPE::A_UNIT, item.i0);
-            if (SHAPE::SCALE_BYTES > 0)
-                tegroup_impl_bulk_load(to + SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES, scales_of(item, k0),
-                                       scale_bytes(item, k0), full);
-        } else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else if (SHAPE::FITS && !SHAPE::A_LINES)
+            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -191,32 +188,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
     /* Bytes of a stage that a tile loads. */
-    __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        return has_none(item)   ? 0
-               : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE
-                                : SHAPE::A_BYTES + scale_bytes(item, k0);
-    }
-    /* Bytes of the tiles of 128 x 4 scales that a stage has, all of the same 128 lines, and where they are. */
-    __device__ __forceinline__ uint32_t scale_bytes(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        if (SHAPE::SCALE_BYTES == 0) return 0;
-        return call.weights.e4m3 && SHAPE::K == 128 && k0 + 64 < item.k ? 1024 : 512;
-    }
-    __device__ __forceinline__ const char *scales_of(const tegroup_impl_sm90_item &item, int32_t k0) const {
-        const tegroup_tensor &b = call.call.desc.b;
-        const char *group = tegroup_impl_listed(&b) ? (const char *)b.scale_pointers[item.group]
-                                                    : (const char *)b.scale_inv + item.group * call.weights.group_bytes;
-        return (const char *)((uintptr_t)group & ~(uintptr_t)15) + item.i0 / 128 * call.weights.lines_bytes
-               + ((int64_t)k0 >> (call.weights.e4m3 ? 6 : 7)) * 512; /* 4 scales are of 64 or 128 of k */
+    __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) const {
+        return has_none(item) ? 0 : is_short(item) ? SHAPE::SHORT * TEGROUP_IMPL_SM90_LINE : SHAPE::A_BYTES;
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS    ? SHAPE::B_BOXES * item.cols
-                : narrow(item) ? SHAPE::NARROW
-                               : SHAPE::COLS)
-               * TEGROUP_IMPL_SM90_LINE;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
@@ -227,12 +207,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                           first = (int32_t)blockIdx.x % SHAPE::BLOCKS * (item.cols / SHAPE::BLOCKS), /* of this block */
                 row = item.j0 + first, rows = item.rows - first;
             to += (uint32_t)(first * 128);
-#pragma unroll
-            for (int i = 0; i < SHAPE::B_BOXES; i++, k0 += 64, to += SHAPE::COLS * 128)
-                if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
-                else
-                    load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row,
-                             rows, item.cols / SHAPE::BLOCKS);
+            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, row, rows, SHAPE::COLS / SHAPE::BLOCKS);
+            else
+                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, row, rows,
+                         item.cols / SHAPE::BLOCKS);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();

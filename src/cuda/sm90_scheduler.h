@@ -328,7 +328,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
             if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
                 buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
-            if (SHAPE::SCALE_BYTES > 0 && call.listed[TEGROUP_IMPL_B]
+            if (SHAPE::SCALES_GROUPS && call.listed[TEGROUP_IMPL_B]
                 && (uint64_t)(uintptr_t)desc.b.scale_pointers[g] % 16 != 0)
                 item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u); /* NaN, as of codes at such an address */
         }

@@ -28,17 +28,23 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
-    __device__ __forceinline__ void store(int group) const {
-        uint32_t rounds = 0;
+    /* Two threads store the warpgroups' results from the slabs, and load C into them: each those of every second. */
+    __device__ __forceinline__ void store(int first) const {
+        uint32_t rounds[(SHAPE::MULTIPLIERS + 1) / 2] = {0};
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (is_wide()) store_tile<true>(group, item, &rounds);
-            else store_tile<false>(group, item, &rounds);
+#pragma unroll
+            for (int i = 0; i < (SHAPE::MULTIPLIERS + 1) / 2; i++) {
+                const int group = first + 2 * i;
+                if ((SHAPE::TURNS && (number & 1) != group) || group >= SHAPE::MULTIPLIERS
+                    || item.lines <= line_of(group))
+                    continue;
+                if (SHAPE::ACTIVATES) store_sets(group, item, &rounds[i]);
+                else if (is_wide()) store_tile<true>(group, item, &rounds[i]);
+                else store_tile<false>(group, item, &rounds[i]);
+            }
         }
         tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }

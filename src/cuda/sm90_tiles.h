@@ -12,7 +12,7 @@
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
  * ping-pong (TURNS), each on its own tile, so that one writes results while the other multiplies; or cooperatively,
- * each on half of the lines of a tile.
+ * each on half of the lines of a tile. (Where weights are decoded there may be three of them, each on a third.)
  *
  * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
  * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
@@ -105,12 +105,14 @@ typedef struct tegroup_impl_sm90_item {
 /* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
  * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
  * added but, with ADDS_BIAS, a bias), whether blocks work in pairs, whether the epilogue has an activation of gates and
- * ups, or its gradient. */
+ * ups, or its gradient, and the number of warpgroups that multiply. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool PAIRS_ = false,
-          bool ACTIVATES_ = false>
+          bool ACTIVATES_ = false, int MULTIPLIERS_ = 2>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, PAIRS = PAIRS_, ACTIVATES = ACTIVATES_;
+    static constexpr int MULTIPLIERS = MULTIPLIERS_;
+    static_assert(MULTIPLIERS == 2 || !TURNS, "two take turns");
     /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
      * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
@@ -122,7 +124,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int BLOCKS = PAIRS ? 2 : 1;
     static_assert(!PAIRS || FITS, "other tiles have no such halves");
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
-    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
+    static constexpr int TILE_M = TURNS ? LINES : MULTIPLIERS * LINES,
+                         PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
@@ -154,19 +157,16 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
-    static constexpr int A_UNIT = 1;      /* elements that a column of the weights' tensor map is, in a fitting tile */
-    static constexpr int B_BOXES = 1;     /* boxes of rows, side by side, that a stage of a fitting tile has */
-    static constexpr int SCALE_BYTES = 0; /* room in a stage for scales of weights */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
-    static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
+    static constexpr int SLAB_BYTES = MULTIPLIERS * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= TEGROUP_IMPL_SM90_RING, "a ring that hides the way from L2");
     /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
-    static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
+    static_assert((TILE_M <= 128 || FITS) && TILE_M <= 256 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* How a warpgroup's results of four bytes (WIDE) or two go through its slabs: COUNT slabs' worth, ACROSS of them
      * side by side; number n through slab n % USED. */
     template <bool WIDE> struct results {
@@ -184,7 +184,7 @@ struct tegroup_impl_sm90_shape {
      * tile has columns of the activation. A set takes SET_COLS of a tile's columns, a piece has PIECE bytes, and SETS
      * fit into the slabs. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
-                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE);
+                         SETS = SLABS < 2 ? 1 : (SLABS * TEGROUP_IMPL_SM90_SLAB) / (3 * PIECE);
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
 };
 
@@ -193,9 +193,9 @@ struct tegroup_impl_sm90_shape {
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES];
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2];                  /* The other warpgroup has seen all stages of its tile full. */
-    uint64_t ready[2][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
-    uint64_t written[2][SHAPE::SLABS]; /* The slab holds results. */
+    uint64_t turn[SHAPE::MULTIPLIERS];                  /* The other warpgroup has seen all stages of its tile full. */
+    uint64_t ready[SHAPE::MULTIPLIERS][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
+    uint64_t written[SHAPE::MULTIPLIERS][SHAPE::SLABS]; /* The slab holds results. */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
     /* The rows that gathered operands have in a stage; -1: zeros. */
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];

@@ -57,8 +57,8 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
                                                        row->rows - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call,
                                                        error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8,
-                                           TEGROUP_IMPL_SM90_WEIGHTS_COLS, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map(plan, &bytes, TEGROUP_IMPL_B, row->k * row->bits / 8, row->cols, &call, error));
     call.weights = tegroup_impl_sm90_weights_of(&read.b);
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
