@@ -11,8 +11,8 @@
 #include "cuda/sm90_decoded.h"
 
 /* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
- * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D. Tall
- * tiles decode a weight for 256 rows; low ones have more warps that decode. */
+ * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D.
+ * Tall tiles decode a weight for 256 rows; low ones have more warps that decode. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
     KERNEL(WEIGHTS8_64X192, 8, 64, 128, 3)                                                                             \
     KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
@@ -20,11 +20,11 @@
     KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
 
 enum { /* behind the kernels of sm90_kernels.h */
-       TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
+    TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
 #define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, multipliers) TEGROUP_IMPL_SM90_##name,
-       TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
+    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
-       TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
+    TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
 #define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group up to which tiles are low */
