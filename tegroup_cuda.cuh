@@ -11649,6 +11649,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
     /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
     static constexpr int FINDERS = 1;
+    /* Lanes of a warp that say that it has read a stage: one, or all where racecheck sees what they read. */
+    static constexpr int RELEASERS = 1;
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = MULTIPLIERS * SLABS * TEGROUP_IMPL_SM90_SLAB;
@@ -12374,7 +12376,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]),
                                           /* warps that multiply it */
-                                          4 * (SHAPE::TURNS ? 1 : SHAPE::MULTIPLIERS) * SHAPE::BLOCKS);
+                                          4 * (SHAPE::TURNS ? 1 : SHAPE::MULTIPLIERS) * SHAPE::BLOCKS
+                                              * SHAPE::RELEASERS);
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
@@ -13116,7 +13119,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     }
     __device__ __forceinline__ void release(uint32_t step) const {
         if (!SHAPE::PAIRS) {
-            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+            if (lane() < SHAPE::RELEASERS) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
         } else if (lane() == 0) {
             tegroup_impl_barrier_arrive_at<0>(at(&rest->empty[step % STAGES]));
             tegroup_impl_barrier_arrive_at<1>(at(&rest->empty[step % STAGES]));
@@ -13776,6 +13779,7 @@ struct tegroup_impl_sm90_weights_shape
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
+    static constexpr int RELEASERS = 32;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
@@ -13951,8 +13955,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             if (k < whole) decode<0, E4M3>(in, k, mine, of_lines, first);
             tegroup_impl_wgmma_wait<0>();
             keep<WIDTH>(part);
-            __syncwarp(); /* All lanes have read their codes. */
-            if (lane() == 0) tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
+            tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
         }
     }
     /* Begins to multiply half a stage. */

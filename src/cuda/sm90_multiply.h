@@ -162,7 +162,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     }
     __device__ __forceinline__ void release(uint32_t step) const {
         if (!SHAPE::PAIRS) {
-            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+            if (lane() < SHAPE::RELEASERS) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
         } else if (lane() == 0) {
             tegroup_impl_barrier_arrive_at<0>(at(&rest->empty[step % STAGES]));
             tegroup_impl_barrier_arrive_at<1>(at(&rest->empty[step % STAGES]));

@@ -29,6 +29,7 @@ struct tegroup_impl_sm90_weights_shape
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
+    static constexpr int RELEASERS = 32;
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
@@ -204,8 +205,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             if (k < whole) decode<0, E4M3>(in, k, mine, of_lines, first);
             tegroup_impl_wgmma_wait<0>();
             keep<WIDTH>(part);
-            __syncwarp(); /* All lanes have read their codes. */
-            if (lane() == 0) tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
+            tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
         }
     }
     /* Begins to multiply half a stage. */

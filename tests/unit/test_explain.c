@@ -747,9 +747,9 @@ TEST(explain, hopper_decodes_what_has_scales_of_8_bits) {
 /* Which weights SM90 decodes in registers, without workspace, and which not: each row changes one thing that it cannot, or can. */
 TEST(explain, hopper_holds_weights) {
     static const struct { const char *what; int holds; } rows[] = {
-        {"as it is", 1}, {"NVFP4", 1}, {"MXFP4", 1}, {"squares of 32", 1}, {"squares of 16", 1}, {"bias", 1}, {"F16 results", 1}, {"rows of MXFP8", 1}, {"1,536 rows a group", 1},
+        {"as it is", 1}, {"NVFP4", 1}, {"MXFP4", 1}, {"squares of 32", 1}, {"squares of 16", 1}, {"bias", 1}, {"F16 results", 1}, {"rows of MXFP8", 1}, {"1,024 rows a group", 1}, {"2,560 rows beside MXFP4", 1},
         {"E5M2", 0}, {"F32 results", 0}, {"accumulate", 0}, {"c", 0}, {"k of 96", 0}, {"odd ld", 0}, {"odd stride of groups", 0},
-        {"strides of scales", 0}, {"parts of scales", 0}, {"words of scales", 0}, {"dgrad", 0}, {"dgrad by the transposed copy", 1}, {"that of n of 96", 0}, {"more rows a group", 0}, {"even groups", 0}, {"picked rows", 0}};
+        {"strides of scales", 0}, {"parts of scales", 0}, {"words of scales", 0}, {"dgrad", 0}, {"dgrad by the transposed copy", 1}, {"that of n of 96", 0}, {"more rows a group", 0}, {"more rows beside MXFP4", 0}, {"even groups", 0}, {"picked rows", 0}};
     const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
     const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
@@ -759,6 +759,7 @@ TEST(explain, hopper_holds_weights) {
         tegroup_layout layout;
         tegroup_error error;
 #define IS(name) (strcmp(what, name) == 0)
+        const int mxfp4 = strstr(what, "MXFP4") != NULL;
         const int turned = IS("dgrad by the transposed copy") || IS("that of n of 96"), dgrad = turned || IS("dgrad");
         const int64_t n = IS("dgrad by the transposed copy") ? 128 : 96, k = IS("k of 96") ? 96 : 128;
         memset(&d, 0, sizeof d);
@@ -766,11 +767,11 @@ TEST(explain, hopper_holds_weights) {
         d.op = dgrad ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
         d.space = TEGROUP_SPACE_DEVICE;
         d.options.backend = TEGROUP_BACKEND_SM90;
-        d.a = tegroup_tensor_of(tegroup_shape_of(4, 8000, k, sizes), dgrad ? n : k, TEGROUP_DTYPE_BF16, NULL);
+        d.a = tegroup_tensor_of(tegroup_shape_of(4, 12000, k, sizes), dgrad ? n : k, TEGROUP_DTYPE_BF16, NULL);
         if (IS("even groups")) d.a = tegroup_tensor_uniform(4, 2000, k, TEGROUP_DTYPE_BF16, NULL);
-        d.b = tegroup_tensor_uniform(4, n, k, IS("NVFP4") || IS("MXFP4") || IS("squares of 16") ? TEGROUP_DTYPE_F4E2M1 : IS("E5M2") ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, NULL);
-        d.b.scaling = IS("NVFP4") ? TEGROUP_SCALING_NVFP4 : IS("MXFP4") ? TEGROUP_SCALING_MXFP4 : IS("squares of 32") ? TEGROUP_SCALING_MXFP8_32X32 : IS("squares of 16") ? TEGROUP_SCALING_NVFP4_16X16 : TEGROUP_SCALING_MXFP8;
-        d.d = tegroup_tensor_of(tegroup_shape_of(4, 8000, n, sizes), dgrad ? k : n, IS("F32 results") ? TEGROUP_DTYPE_F32 : IS("F16 results") ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, NULL);
+        d.b = tegroup_tensor_uniform(4, n, k, IS("NVFP4") || mxfp4 || IS("squares of 16") ? TEGROUP_DTYPE_F4E2M1 : IS("E5M2") ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, NULL);
+        d.b.scaling = IS("NVFP4") ? TEGROUP_SCALING_NVFP4 : mxfp4 ? TEGROUP_SCALING_MXFP4 : IS("squares of 32") ? TEGROUP_SCALING_MXFP8_32X32 : IS("squares of 16") ? TEGROUP_SCALING_NVFP4_16X16 : TEGROUP_SCALING_MXFP8;
+        d.d = tegroup_tensor_of(tegroup_shape_of(4, 12000, n, sizes), dgrad ? k : n, IS("F32 results") ? TEGROUP_DTYPE_F32 : IS("F16 results") ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, NULL);
         if (IS("even groups")) d.d = tegroup_tensor_uniform(4, 2000, n, TEGROUP_DTYPE_BF16, NULL);
         if (turned) d.b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
         if (IS("accumulate")) d.accumulate = 1;
@@ -783,7 +784,11 @@ TEST(explain, hopper_holds_weights) {
         if (IS("parts of scales")) d.b.scale_parts = 2;
         if (IS("words of scales")) d.b.scale_dtype = TEGROUP_DTYPE_I32;
         if (IS("picked rows")) d.gather_a.rows = 500;
-        d.options.expected_rows = IS("1,536 rows a group") ? 4 * 1536 : IS("more rows a group") ? 4 * 1536 + 1 : 400;
+        d.options.expected_rows = IS("1,024 rows a group")        ? 4 * 1024
+                                  : IS("more rows a group")       ? 4 * 1024 + 1
+                                  : IS("2,560 rows beside MXFP4") ? 4 * 2560
+                                  : IS("more rows beside MXFP4")  ? 4 * 2560 + 1
+                                                                  : 400;
 #undef IS
         const tegroup_status status = tegroup_plan_make(&d, &target, &plan, &error);
         if (status != TEGROUP_OK) fprintf(stderr, "%s: %s %s\n", what, error.field, error.rule);
