@@ -162,16 +162,17 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
     return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
 }
 
-/* Time in us, on an H100, of a product that decodes its weights in registers: by a rate of operations, one of codes,
- * and what it takes to begin, fitted to docs/lab/decoded.md. (It is within a sixth of products that have a few rows a
+/* Time in us of a product that decodes its weights in registers: by a rate of operations, one of codes, and what it
+ * takes to begin, fitted to an H200's in docs/lab/decoded.md. (It is within a sixth of products that have a few rows a
  * group, or hundreds.) */
-#define TEGROUP_IMPL_SM90_HELD_TFLOPS   540.0
-#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.3 : 1.5)
-#define TEGROUP_IMPL_SM90_HELD_US       8.0
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits) ((bits) == 8 ? 560.0 : 650.0)
+#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.9 : 1.8)
+#define TEGROUP_IMPL_SM90_HELD_US 12.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b);
     const double weight = (double)p->n * (double)p->k,
-                 math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS,
+                 math =
+                     2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits),
                  memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
