@@ -136,7 +136,14 @@ int main(int argc, char **argv) {
     static const shape shapes[] = {{"mixtral fc1", 8, 16384, 28672, 4096}, {"mixtral fc2", 8, 16384, 4096, 14336}, {"dsv3 ep32 fc1", 8, 32768, 4096, 7168},
                                    {"dsv3 ep32 fc2", 8, 32768, 7168, 2048}, {"dsv3 ep8 fc1", 32, 32768, 4096, 7168}, {"dsv3 ep8 fc2", 32, 32768, 7168, 2048},
                                    {"qwen3-30b fc1", 128, 65536, 1536, 2048}, {"gpt-oss fc1", 32, 16384, 5760, 2880}, {"dsv3 ep8 decode fc1", 32, 256, 4096, 7168},
-                                   {"qwen3-30b decode fc1", 128, 512, 1536, 2048}, {"gpt-oss decode fc1", 32, 256, 5760, 2880}, {"gpt-oss, 64 rows, fc2", 32, 2048, 2880, 2880}};
+                                   {"qwen3-30b decode fc1", 128, 512, 1536, 2048}, {"gpt-oss decode fc1", 32, 256, 5760, 2880},
+                                   {"gpt-oss, 64 rows, fc2", 32, 2048, 2880, 2880},
+                                   {"gpt-oss decode fc2", 32, 256, 2880, 2880},
+                                   {"kimi decode fc1", 48, 384, 4096, 7168},
+                                   {"one row fc1", 32, 32, 5760, 2880},
+                                   {"gpt-oss 32 rows fc1", 32, 1024, 5760, 2880},
+                                   {"qwen3-30b 32 rows fc1", 128, 4096, 1536, 2048},
+                                   {"qwen3-30b 64 rows fc1", 128, 8192, 1536, 2048}};
     static const format formats[] = {{"MXFP8", TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_MXFP8, true},
                                      {"NVFP4", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, true},
                                      {"MXFP8 weights", TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_MXFP8, false},
