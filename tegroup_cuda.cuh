@@ -11347,6 +11347,11 @@ static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+/* Keeps the compiler from moving accesses to the sums across this point. */
+template <int COUNT> static __device__ __forceinline__ void tegroup_impl_wgmma_keep(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
 
 /* sum[64 x N] (+)= A[64 x 16] B[16 x N], both operands in shared memory; add is 0 to overwrite the sum. A_LINES and
  * B_LINES are 1 for an operand that is contiguous along its lines, 0 along k. Each n8 block of the sum lies in
@@ -13128,12 +13133,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
-    /* Keeps the compiler from moving accesses to the sums across this point. */
+    /* Keeps the sums of the first COLS columns where they are. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++)
-#pragma unroll
-            for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
+        for (int m = 0; m < SHAPE::PARTS; m++) tegroup_impl_wgmma_keep(reinterpret_cast<float(&)[COLS / 2]>(sum[m]));
     }
 
     /* ---- results to slabs ---- */
@@ -13779,12 +13782,12 @@ struct tegroup_impl_sm90_weights_shape
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
-    static constexpr int RELEASERS = 32;
+    static constexpr int RELEASERS = 32; /* Scales come by bulk copies, whose writes racecheck sees. */
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
-    /* A tile begins at a multiple of 64 lines. Its scales lie in tiles of 128 lines, of which each has 1,024 bytes of a
-     * stage, also where there are less: a stage begins at a multiple of that. */
+    /* A tile begins at a multiple of 64 lines; its scales lie in memory in tiles of 128 lines. A stage has 1,024 bytes
+     * for each of these, also where they have 512, since stages begin at multiples of 1,024. */
     static constexpr int A_BYTES = base::TILE_M * LINE, SCALE_BYTES = (base::TILE_M + 127) / 128 * 1024,
                          STAGE_BYTES = A_BYTES + K / 64 * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
@@ -13886,7 +13889,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick; /* by which __byte_perm picks its bytes: two of eight, each twice, or one of four, four times */
+        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
     static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
@@ -13954,7 +13957,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             in.step_on();
             if (k < whole) decode<0, E4M3>(in, k, mine, of_lines, first);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
         }
     }
@@ -13962,7 +13965,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     template <int WIDTH, int HALF>
     __device__ __forceinline__ void add(place in, bool adds, const half_stage &held, float (&part)[WIDTH / 2]) const {
         const uint64_t rows = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0) + (in.slot * SHAPE::STAGE_BYTES >> 4);
-        keep<WIDTH>(part);
+        tegroup_impl_wgmma_keep(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -13972,11 +13975,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
                 adds || i > 0);
         }
         tegroup_impl_wgmma_commit();
-        keep<WIDTH>(part);
-    }
-    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+        tegroup_impl_wgmma_keep(part);
     }
 
     /* ---- codes to BF16 ---- */
@@ -14403,7 +14402,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             this->wait_full(step);
             multiply_stage_of<WIDTH, A_E5M2, B_E5M2, true>(a + offset, b + offset, part);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             this->release(step);
         }
     }
@@ -14441,7 +14440,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             multiply_stage<WIDTH>(step, a, b, part);
             by.take(step);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             this->release(step);
             if (step + 1 == first + steps) this->yield(group);
             by.template promote<WIDTH>(step, part, sum);
@@ -14460,18 +14459,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     template <int WIDTH, bool A_E5M2, bool B_E5M2, bool ADDS = false>
     static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
-        keep<WIDTH>(part);
+        tegroup_impl_wgmma_keep(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 32; kk++)
             tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
                                                                              b + kk * (32 >> 4), ADDS || kk > 0);
         tegroup_impl_wgmma_commit();
-        keep<WIDTH>(part);
-    }
-    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+        tegroup_impl_wgmma_keep(part);
     }
 
     /* The tile's line that this thread has the upper sums of; the lower ones are eight lines on. */

@@ -196,6 +196,11 @@ static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+/* Keeps the compiler from moving accesses to the sums across this point. */
+template <int COUNT> static __device__ __forceinline__ void tegroup_impl_wgmma_keep(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
 
 /* sum[64 x N] (+)= A[64 x 16] B[16 x N], both operands in shared memory; add is 0 to overwrite the sum. A_LINES and
  * B_LINES are 1 for an operand that is contiguous along its lines, 0 along k. Each n8 block of the sum lies in

@@ -35,7 +35,8 @@ static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
 }
 
-/* Rows of an average group up to which weights are decoded in registers, by the bits of a code; measured. */
+/* Rows of an average group up to which weights are decoded in registers, by the bits of a code: where both ways took as
+ * long on an H200 (docs/lab/decoded.md, "Weights in registers"). */
 #define TEGROUP_IMPL_SM90_HELD_ROWS(bits) ((bits) == 8 ? 1024 : 2560)
 #define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
 
@@ -162,9 +163,10 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
     return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
 }
 
-/* Time in us of a product that decodes its weights in registers: by a rate of operations, one of codes, and what it
- * takes to begin, fitted to an H200's in docs/lab/decoded.md. (It is within a sixth of products that have a few rows a
- * group, or hundreds.) */
+/* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
+ * TB/s, both by the bits of a code, and what it takes to begin. All are fitted to the H200's times in
+ * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
+ * those of 64 rows take up to 1.45 times as long. */
 #define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits) ((bits) == 8 ? 560.0 : 650.0)
 #define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.9 : 1.8)
 #define TEGROUP_IMPL_SM90_HELD_US 12.0

@@ -226,7 +226,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             this->wait_full(step);
             multiply_stage_of<WIDTH, A_E5M2, B_E5M2, true>(a + offset, b + offset, part);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             this->release(step);
         }
     }
@@ -264,7 +264,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             multiply_stage<WIDTH>(step, a, b, part);
             by.take(step);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             this->release(step);
             if (step + 1 == first + steps) this->yield(group);
             by.template promote<WIDTH>(step, part, sum);
@@ -283,18 +283,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     template <int WIDTH, bool A_E5M2, bool B_E5M2, bool ADDS = false>
     static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
-        keep<WIDTH>(part);
+        tegroup_impl_wgmma_keep(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 32; kk++)
             tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
                                                                              b + kk * (32 >> 4), ADDS || kk > 0);
         tegroup_impl_wgmma_commit();
-        keep<WIDTH>(part);
-    }
-    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+        tegroup_impl_wgmma_keep(part);
     }
 
     /* The tile's line that this thread has the upper sums of; the lower ones are eight lines on. */

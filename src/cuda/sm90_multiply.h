@@ -171,12 +171,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
-    /* Keeps the compiler from moving accesses to the sums across this point. */
+    /* Keeps the sums of the first COLS columns where they are. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++)
-#pragma unroll
-            for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
+        for (int m = 0; m < SHAPE::PARTS; m++) tegroup_impl_wgmma_keep(reinterpret_cast<float(&)[COLS / 2]>(sum[m]));
     }
 
     /* ---- results to slabs ---- */

@@ -29,12 +29,12 @@ struct tegroup_impl_sm90_weights_shape
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
-    static constexpr int RELEASERS = 32;
+    static constexpr int RELEASERS = 32; /* Scales come by bulk copies, whose writes racecheck sees. */
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
     static constexpr int LINE = K * BITS / 8; /* bytes of a line's codes in a stage */
-    /* A tile begins at a multiple of 64 lines. Its scales lie in tiles of 128 lines, of which each has 1,024 bytes of a
-     * stage, also where there are less: a stage begins at a multiple of that. */
+    /* A tile begins at a multiple of 64 lines; its scales lie in memory in tiles of 128 lines. A stage has 1,024 bytes
+     * for each of these, also where they have 512, since stages begin at multiples of 1,024. */
     static constexpr int A_BYTES = base::TILE_M * LINE, SCALE_BYTES = (base::TILE_M + 127) / 128 * 1024,
                          STAGE_BYTES = A_BYTES + K / 64 * COLS * TEGROUP_IMPL_SM90_LINE + SCALE_BYTES,
                          STAGES = (TEGROUP_IMPL_SM90_SHARED - base::OTHER_BYTES) / STAGE_BYTES,
@@ -136,7 +136,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick; /* by which __byte_perm picks its bytes: two of eight, each twice, or one of four, four times */
+        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
     static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
@@ -204,7 +204,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             in.step_on();
             if (k < whole) decode<0, E4M3>(in, k, mine, of_lines, first);
             tegroup_impl_wgmma_wait<0>();
-            keep<WIDTH>(part);
+            tegroup_impl_wgmma_keep(part);
             tegroup_impl_barrier_arrive(this->at(&this->rest->empty[now.slot]));
         }
     }
@@ -212,7 +212,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     template <int WIDTH, int HALF>
     __device__ __forceinline__ void add(place in, bool adds, const half_stage &held, float (&part)[WIDTH / 2]) const {
         const uint64_t rows = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0) + (in.slot * SHAPE::STAGE_BYTES >> 4);
-        keep<WIDTH>(part);
+        tegroup_impl_wgmma_keep(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -222,11 +222,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
                 adds || i > 0);
         }
         tegroup_impl_wgmma_commit();
-        keep<WIDTH>(part);
-    }
-    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+        tegroup_impl_wgmma_keep(part);
     }
 
     /* ---- codes to BF16 ---- */

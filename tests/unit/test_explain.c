@@ -747,9 +747,13 @@ TEST(explain, hopper_decodes_what_has_scales_of_8_bits) {
 /* Which weights SM90 decodes in registers, without workspace, and which not: each row changes one thing that it cannot, or can. */
 TEST(explain, hopper_holds_weights) {
     static const struct { const char *what; int holds; } rows[] = {
-        {"as it is", 1}, {"NVFP4", 1}, {"MXFP4", 1}, {"squares of 32", 1}, {"squares of 16", 1}, {"bias", 1}, {"F16 results", 1}, {"rows of MXFP8", 1}, {"1,024 rows a group", 1}, {"2,560 rows beside MXFP4", 1},
+        {"as it is", 1}, {"NVFP4", 1}, {"MXFP4", 1}, {"squares of 32", 1}, {"squares of 16", 1}, {"bias", 1},
+        {"F16 results", 1}, {"rows of MXFP8", 1},
+        {"1,024 rows a group", 1}, {"2,560 rows beside MXFP4", 1},
         {"E5M2", 0}, {"F32 results", 0}, {"accumulate", 0}, {"c", 0}, {"k of 96", 0}, {"odd ld", 0}, {"odd stride of groups", 0},
-        {"strides of scales", 0}, {"parts of scales", 0}, {"words of scales", 0}, {"dgrad", 0}, {"dgrad by the transposed copy", 1}, {"that of n of 96", 0}, {"more rows a group", 0}, {"more rows beside MXFP4", 0}, {"even groups", 0}, {"picked rows", 0}};
+        {"strides of scales", 0}, {"parts of scales", 0}, {"words of scales", 0}, {"dgrad", 0},
+        {"dgrad by the transposed copy", 1}, {"that of n of 96", 0}, {"more rows a group", 0},
+        {"more rows beside MXFP4", 0}, {"even groups", 0}, {"picked rows", 0}};
     const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
     const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
@@ -769,9 +773,19 @@ TEST(explain, hopper_holds_weights) {
         d.options.backend = TEGROUP_BACKEND_SM90;
         d.a = tegroup_tensor_of(tegroup_shape_of(4, 12000, k, sizes), dgrad ? n : k, TEGROUP_DTYPE_BF16, NULL);
         if (IS("even groups")) d.a = tegroup_tensor_uniform(4, 2000, k, TEGROUP_DTYPE_BF16, NULL);
-        d.b = tegroup_tensor_uniform(4, n, k, IS("NVFP4") || mxfp4 || IS("squares of 16") ? TEGROUP_DTYPE_F4E2M1 : IS("E5M2") ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, NULL);
-        d.b.scaling = IS("NVFP4") ? TEGROUP_SCALING_NVFP4 : mxfp4 ? TEGROUP_SCALING_MXFP4 : IS("squares of 32") ? TEGROUP_SCALING_MXFP8_32X32 : IS("squares of 16") ? TEGROUP_SCALING_NVFP4_16X16 : TEGROUP_SCALING_MXFP8;
-        d.d = tegroup_tensor_of(tegroup_shape_of(4, 12000, n, sizes), dgrad ? k : n, IS("F32 results") ? TEGROUP_DTYPE_F32 : IS("F16 results") ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, NULL);
+        const tegroup_dtype codes = IS("NVFP4") || mxfp4 || IS("squares of 16") ? TEGROUP_DTYPE_F4E2M1
+                                    : IS("E5M2")                                ? TEGROUP_DTYPE_F8E5M2
+                                                                                : TEGROUP_DTYPE_F8E4M3;
+        const tegroup_dtype result = IS("F32 results")   ? TEGROUP_DTYPE_F32
+                                     : IS("F16 results") ? TEGROUP_DTYPE_F16
+                                                         : TEGROUP_DTYPE_BF16;
+        d.b = tegroup_tensor_uniform(4, n, k, codes, NULL);
+        d.b.scaling = IS("NVFP4")           ? TEGROUP_SCALING_NVFP4
+                      : mxfp4               ? TEGROUP_SCALING_MXFP4
+                      : IS("squares of 32") ? TEGROUP_SCALING_MXFP8_32X32
+                      : IS("squares of 16") ? TEGROUP_SCALING_NVFP4_16X16
+                                            : TEGROUP_SCALING_MXFP8;
+        d.d = tegroup_tensor_of(tegroup_shape_of(4, 12000, n, sizes), dgrad ? k : n, result, NULL);
         if (IS("even groups")) d.d = tegroup_tensor_uniform(4, 2000, n, TEGROUP_DTYPE_BF16, NULL);
         if (turned) d.b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
         if (IS("accumulate")) d.accumulate = 1;
