@@ -98,54 +98,56 @@
  *   [65] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
  *   [66] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [67] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [68] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [69] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
- *   [70] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [71] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [72] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [73] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [74] gemm/backends.h          The backends, a row of functions each
- *   [75] gemm/verdicts.h          What each backend can do
- *   [76] gemm/plan.h              Explain and plan
- *   [77] cpu/gemm.h               CPU GEMM
- *   [78] gemm/check.h             What a call checks
- *   [79] gemm/run.h               Run
- *   [80] gemm/once.h              One call for a product that runs once
- *   [81] cpu/real.h               Formulas
- *   [82] core/activation_formulas.h Activation formulas
- *   [83] layer/activation.h       Activations
- *   [84] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [85] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
- *   [86] layer/quantize.h         Quantise and dequantise
- *   [87] layer/tune.h             Tune, save and load a plan
- *   [88] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
- *   [89] layer/linear.h           Grouped linear layer: plan and calls
- *   [90] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [91] layer/mlp_plan.h         Grouped MLP: plan
- *   [92] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [93] layer/mlp.h              Grouped MLP: calls
- *   [94] layer/chain_rules.h      Op chain: rules and buffers
- *   [95] layer/chain_ops.h        Op chain: ops as layers
- *   [96] layer/chain_plan.h       Op chain: plan
- *   [97] layer/chain.h            Op chain: calls
- *   [98] gemm/validate_values.h   Validate: values and scales
- *   [99] gemm/validate.h          Validate
- *   [100] gemm/scale_convert.h     Scales in another layout
- *   [101] moe/count.h              Counts of groups
- *   [102] moe/router_scheme.h      Router schemes
- *   [103] moe/router.h             Router
- *   [104] moe/permutation.h        Permutation
- *   [105] moe/permute.h            Permute and combine
- *   [106] moe/export.h             Layouts of other libraries
- *   [107] moe/skew.h               Skew of a routing
- *   [108] moe/layer_formats.h      MoE layer: formats
- *   [109] moe/layer_rules.h        MoE layer: rules
- *   [110] moe/layer_plan.h         MoE layer: plan
- *   [111] moe/layer.h              MoE layer
- *   [112] ep/places.h              Expert parallelism: where rows go
- *   [113] ep/sizes.h               Expert parallelism: sizes
- *   [114] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [115] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [68] cuda/decoded.h           Operands that are decoded before they are multiplied
+ *   [69] cuda/portable_decoded.h  Portable GEMM: operands that are decoded first
+ *   [70] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [71] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [72] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [73] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [74] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [75] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [76] gemm/backends.h          The backends, a row of functions each
+ *   [77] gemm/verdicts.h          What each backend can do
+ *   [78] gemm/plan.h              Explain and plan
+ *   [79] cpu/gemm.h               CPU GEMM
+ *   [80] gemm/check.h             What a call checks
+ *   [81] gemm/run.h               Run
+ *   [82] gemm/once.h              One call for a product that runs once
+ *   [83] cpu/real.h               Formulas
+ *   [84] core/activation_formulas.h Activation formulas
+ *   [85] layer/activation.h       Activations
+ *   [86] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [87] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [88] layer/quantize.h         Quantise and dequantise
+ *   [89] layer/tune.h             Tune, save and load a plan
+ *   [90] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [91] layer/linear.h           Grouped linear layer: plan and calls
+ *   [92] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [93] layer/mlp_plan.h         Grouped MLP: plan
+ *   [94] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [95] layer/mlp.h              Grouped MLP: calls
+ *   [96] layer/chain_rules.h      Op chain: rules and buffers
+ *   [97] layer/chain_ops.h        Op chain: ops as layers
+ *   [98] layer/chain_plan.h       Op chain: plan
+ *   [99] layer/chain.h            Op chain: calls
+ *   [100] gemm/validate_values.h   Validate: values and scales
+ *   [101] gemm/validate.h          Validate
+ *   [102] gemm/scale_convert.h     Scales in another layout
+ *   [103] moe/count.h              Counts of groups
+ *   [104] moe/router_scheme.h      Router schemes
+ *   [105] moe/router.h             Router
+ *   [106] moe/permutation.h        Permutation
+ *   [107] moe/permute.h            Permute and combine
+ *   [108] moe/export.h             Layouts of other libraries
+ *   [109] moe/skew.h               Skew of a routing
+ *   [110] moe/layer_formats.h      MoE layer: formats
+ *   [111] moe/layer_rules.h        MoE layer: rules
+ *   [112] moe/layer_plan.h         MoE layer: plan
+ *   [113] moe/layer.h              MoE layer
+ *   [114] ep/places.h              Expert parallelism: where rows go
+ *   [115] ep/sizes.h               Expert parallelism: sizes
+ *   [116] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [117] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -8697,7 +8699,130 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [68] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [68] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
+
+/* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
+ * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
+ * NVFP4's scale of a group, of F32, goes through alpha. */
+
+/* The quantised operands: bit 0 stands for A, bit 1 for B. */
+static inline uint32_t tegroup_impl_quantised_operands(const tegroup_problem *p) {
+    return (p->a_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_A : 0u)
+           | (p->b_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_B : 0u);
+}
+/* Are their scales of 8 bits? Those of both are, or neither's. */
+static inline int tegroup_impl_scales_values(const tegroup_problem *p) {
+    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
+}
+
+/* The problem of BF16 that is left of it then. */
+static inline tegroup_problem tegroup_impl_decoded_problem(const tegroup_problem *p) {
+    tegroup_problem multiplied = *p;
+    if (!tegroup_impl_scales_values(p)) return multiplied;
+    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
+    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
+    return multiplied;
+}
+
+/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
+#define TEGROUP_IMPL_DECODED_PIECE 16
+static inline int64_t tegroup_impl_decoded_ld(int64_t cols) {
+    return tegroup_impl_align(cols, TEGROUP_IMPL_DECODED_PIECE);
+}
+
+/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
+static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void *data) {
+    tegroup_tensor decoded;
+    memset(&decoded, 0, sizeof decoded);
+    decoded.shape = t->shape;
+    decoded.dtype = TEGROUP_DTYPE_BF16;
+    decoded.ld = tegroup_impl_decoded_ld(t->shape.cols);
+    decoded.data = data;
+    return decoded;
+}
+
+/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+static inline void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands, tegroup_plan *plan) {
+    if (operands >> TEGROUP_IMPL_A & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] = (uint64_t)desc->a.shape.rows;
+    if (operands >> TEGROUP_IMPL_B & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] = (uint64_t)desc->b.shape.rows;
+}
+
+/* The workspace has room for as many rows as were planned. */
+static inline tegroup_status tegroup_impl_check_decoded_rows(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                             tegroup_impl_operand operand,
+                                                             const tegroup_impl_name *name, tegroup_error *error) {
+    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
+    TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
+                      "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
+    return TEGROUP_OK;
+}
+
+enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
+
+/* operands: those that are decoded. */
+static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint32_t operands, tegroup_layout *layout) {
+    static const char *const names[2] = {"decoded a", "decoded b"};
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
+    int i;
+    for (i = 0; i < 2; i++) {
+        const int64_t row = tegroup_impl_mul(2, tegroup_impl_decoded_ld(cols[i])),
+                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
+        tegroup_impl_layout_add(layout, names[i],
+                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
+    }
+    if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+}
+
+/* ==== [69] Portable GEMM: operands that are decoded first (src/cuda/portable_decoded.h) ==== */
+
+/* Quantised operands of long groups are decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by
+ * their scales if these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
+ * (cuda/portable_promoted.h). Those of others are decoded on the way to shared memory (cuda/portable_formats.h), every
+ * time that a tile needs them. Results have the same bits. */
+
+#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+
+/* Rows of an average group from which on that is faster (docs/lab/decoded.md, "Portable"). */
+#define TEGROUP_IMPL_PORTABLE_DECODED_ROWS 2
+
+/* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
+ * where scales begin anew within a group, so does the walk of the kernel that decodes on the way. */
+static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
+    return t->scaling == TEGROUP_SCALING_NONE
+               ? t->dtype != TEGROUP_DTYPE_F16
+               : t->shape.rows > 0 && t->scale_parts <= 1
+                     && (tegroup_impl_scaled_by_8_bits(t->scaling)
+                         || tegroup_scaling_info(t->scaling)->block_inner % TEGROUP_IMPL_PORTABLE_TILE_K == 0);
+}
+/* The operands that a product decodes first: bit 0 stands for A, bit 1 for B. A buffer in workspace has rows of one
+ * width. */
+static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return p->groups > 0 && !p->irregular && tegroup_impl_portable_can_decode(&desc->a)
+                   && tegroup_impl_portable_can_decode(&desc->b)
+                   && tegroup_impl_expected_rows(desc, p)
+                          >= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_DECODED_ROWS, p->groups)
+               ? tegroup_impl_quantised_operands(p)
+               : 0;
+}
+/* Those that a plan decodes first. */
+static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
+    return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
+           | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
+}
+
+/* Notes them in a plan for any target. Its tile is chosen on the GPU. */
+static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                              tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+    (void)target, (void)forecast;
+    tegroup_impl_plan_decoded(desc, tegroup_impl_portable_decodes(desc, &plan->problem), plan);
+}
+static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    const uint32_t operands = tegroup_impl_portable_decoded(plan);
+    if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
+}
+
+/* ==== [70] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -8705,9 +8830,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
-static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
-    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
-}
+static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
 
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
 static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
@@ -8782,46 +8905,17 @@ static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
     return tegroup_impl_sm90_decodes(&plan->problem)
            && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
 }
-/* Whether a plan decodes something into workspace. */
-static inline int tegroup_impl_sm90_decodes_any(const tegroup_plan *plan) {
-    return tegroup_impl_scaled_by_8_bits(plan->problem.a_scaling)
-           || (tegroup_impl_sm90_decodes(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan));
+/* Which operands a plan decodes into workspace: bit 0 stands for A, bit 1 for B. */
+static inline uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
+    const uint32_t held = tegroup_impl_sm90_plans_weights(plan) ? 1u << TEGROUP_IMPL_B : 0u;
+    return tegroup_impl_sm90_decodes(&plan->problem) ? tegroup_impl_quantised_operands(&plan->problem) & ~held : 0;
 }
 
-/* A problem as its kernel multiplies it. */
-static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
-    tegroup_problem multiplied = *p;
-    if (!tegroup_impl_sm90_decodes(p)) return multiplied;
-    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
-    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
-    return multiplied;
-}
-
-/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
-#define TEGROUP_IMPL_SM90_DECODED_PIECE 16
-static inline int64_t tegroup_impl_sm90_decoded_ld(int64_t cols) {
-    return tegroup_impl_align(cols, TEGROUP_IMPL_SM90_DECODED_PIECE);
-}
-
-/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
-static inline tegroup_tensor tegroup_impl_sm90_decoded(const tegroup_tensor *t, void *data) {
-    tegroup_tensor decoded;
-    memset(&decoded, 0, sizeof decoded);
-    decoded.shape = t->shape;
-    decoded.dtype = TEGROUP_DTYPE_BF16;
-    decoded.ld = tegroup_impl_sm90_decoded_ld(t->shape.cols);
-    decoded.data = data;
-    return decoded;
-}
-
-/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+/* Notes how many rows the buffers of decoded operands have. */
 static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
-    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    int i;
-    for (i = 0; i < 2; i++)
-        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling)
-            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, &plan->problem)))
-            plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
+    const uint32_t held = tegroup_impl_sm90_holds_weights(desc, &plan->problem) ? 1u << TEGROUP_IMPL_B : 0u;
+    if (tegroup_impl_sm90_decodes(&plan->problem))
+        tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
 }
 
 #define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
@@ -8858,24 +8952,7 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
-enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
-
-static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
-    static const char *const names[2] = {"decoded a", "decoded b"};
-    const tegroup_problem *p = &plan->problem;
-    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
-    int i;
-    if (!tegroup_impl_sm90_decodes(p)) return;
-    for (i = 0; i < 2; i++) {
-        const int64_t row = tegroup_impl_mul(2, tegroup_impl_sm90_decoded_ld(cols[i])),
-                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
-        tegroup_impl_layout_add(layout, names[i],
-                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
-    }
-    if (tegroup_impl_sm90_decodes_any(plan)) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
-}
-
-/* ==== [69] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+/* ==== [71] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
 /* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
  * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D.
@@ -8931,7 +9008,7 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
                         : "by rule: weights are decoded in registers, and groups are long";
 }
 
-/* ==== [70] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [72] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -9050,7 +9127,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [71] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [73] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -9109,7 +9186,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;
-    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
+    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_decoded_workspace(plan, tegroup_impl_sm90_decoded(plan), layout);
     if (tegroup_impl_sm90_multiplies_fp8(p)) tegroup_impl_sm90_fp8_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
@@ -9118,7 +9195,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [72] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [74] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
@@ -9190,7 +9267,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                           : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
-/* ==== [73] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [75] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -9546,7 +9623,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [74] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [76] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -9623,6 +9700,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
 static inline tegroup_impl_image_function tegroup_impl_portable_image;
 static inline tegroup_impl_plan_function tegroup_impl_portable_plan;
+static inline tegroup_impl_check_function tegroup_impl_portable_check;
 static inline tegroup_impl_run_function tegroup_impl_portable_gemm;
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
@@ -9633,11 +9711,13 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
     {                                                                                                                  \
-        NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL,   \
-            NULL, NULL, TEGROUP_IMPL_PORTABLE_FUSED                                                                    \
+        tegroup_impl_portable_workspace, tegroup_impl_portable_tile, tegroup_impl_portable_image,                      \
+            tegroup_impl_portable_plan, tegroup_impl_portable_check, tegroup_impl_portable_gemm, NULL, NULL, NULL,     \
+            TEGROUP_IMPL_PORTABLE_FUSED                                                                                \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
+#define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
+    TEGROUP_IMPL_NOT_BUILT(tegroup_impl_portable_workspace, tegroup_impl_portable_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
@@ -9698,7 +9778,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [75] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [77] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -10132,7 +10212,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [76] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [78] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -10405,7 +10485,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [77] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [79] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -10777,7 +10857,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [78] What a call checks (src/gemm/check.h) ==== */
+/* ==== [80] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -11157,7 +11237,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [79] Run (src/gemm/run.h) ==== */
+/* ==== [81] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -11197,7 +11277,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [80] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [82] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -11296,7 +11376,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [81] Formulas (src/cpu/real.h) ==== */
+/* ==== [83] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -11329,7 +11409,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [82] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [84] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -11737,7 +11817,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [83] Activations (src/layer/activation.h) ==== */
+/* ==== [85] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -12165,7 +12245,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [84] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [86] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -12488,7 +12568,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [85] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
+/* ==== [87] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
 enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
@@ -12569,7 +12649,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ==== [86] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [88] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -13110,7 +13190,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [87] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [89] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -13312,7 +13392,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [88] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
+/* ==== [90] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -13731,7 +13811,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
-/* ==== [89] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+/* ==== [91] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
@@ -13888,7 +13968,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [90] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [92] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -14396,7 +14476,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [91] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [93] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -14776,7 +14856,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [92] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [94] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -15035,7 +15115,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [93] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [95] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -15390,7 +15470,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [94] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [96] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -15940,7 +16020,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [95] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [97] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16132,7 +16212,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [96] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [98] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -16385,7 +16465,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [97] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [99] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -16572,7 +16652,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [98] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [100] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -16725,7 +16805,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [99] Validate (src/gemm/validate.h) ==== */
+/* ==== [101] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -16890,7 +16970,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [100] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [102] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17105,7 +17185,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [101] Counts of groups (src/moe/count.h) ==== */
+/* ==== [103] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -17268,7 +17348,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [102] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [104] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -17986,7 +18066,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [103] Router (src/moe/router.h) ==== */
+/* ==== [105] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -18441,7 +18521,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [104] Permutation (src/moe/permutation.h) ==== */
+/* ==== [106] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -18747,7 +18827,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [105] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [107] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -19091,7 +19171,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [106] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [108] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -19269,7 +19349,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [107] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [109] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -19368,7 +19448,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [108] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [110] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -19526,7 +19606,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [109] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [111] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -19770,7 +19850,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [110] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [112] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -20333,7 +20413,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [111] MoE layer (src/moe/layer.h) ==== */
+/* ==== [113] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -20738,7 +20818,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [112] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [114] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20885,7 +20965,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [113] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [115] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20968,7 +21048,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [114] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [116] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -21385,7 +21465,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [115] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [117] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

@@ -48,33 +48,34 @@
  *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
  *   [39] cuda/cublaslt_loop.h     cublaslt_loop
  *   [40] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [41] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [42] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [43] cuda/portable.h          Portable GEMM: the kernels
- *   [44] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [45] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [46] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [47] cuda/hopper.h            Hopper's instructions
- *   [48] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [49] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [50] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [51] cuda/sm90_block.h        Hopper GEMM: a block
- *   [52] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [53] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [54] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [55] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [56] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [57] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [58] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [59] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [60] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [61] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [62] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [63] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [64] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [65] gemm/machine_cuda.h      The GPU and the library at hand
- *   [66] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [67] gemm/functor_cuda.h      A product with a functor
+ *   [41] cuda/decode.h            Decoding operands before they are multiplied
+ *   [42] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [43] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [44] cuda/portable.h          Portable GEMM: the kernels
+ *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [47] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
+ *   [48] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [49] cuda/hopper.h            Hopper's instructions
+ *   [50] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [51] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [52] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [53] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [54] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [55] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [56] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [57] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [58] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [59] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [60] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [61] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [62] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [63] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [64] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [65] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [66] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [67] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [68] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -9469,7 +9470,6 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 typedef struct tegroup_impl_gpu_formats {
     tegroup_impl_scaled first[2];   /* before the first group */
     tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
-    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
     int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
 } tegroup_impl_gpu_formats;
 
@@ -9481,7 +9481,6 @@ static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup
     for (int i = 0; i < 2; i++) {
         formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
         formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
-        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
     }
     return formats;
 }
@@ -9490,7 +9489,7 @@ static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup
 typedef struct tegroup_impl_gpu_codes {
     tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
     const char *data;
-    int64_t at, line_stride, k_stride;
+    int64_t at, line_stride, k_stride, k_bits; /* k_bits: of k_stride elements */
     int64_t first_line; /* of the tile, in the group */
     int32_t lines;      /* that the tile has, at most 128 */
     int32_t bits;       /* of an element */
@@ -9530,6 +9529,38 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegrou
     __syncwarp();
 }
 
+/* Are the scales that a line has in parts of k? */
+static __device__ __forceinline__ bool tegroup_impl_gpu_codes_in_parts(const tegroup_impl_gpu_codes &codes) {
+    return codes.of.grid.parts > 1 && codes.of.sums_rows;
+}
+/* The index of the scale of an element. A call of its own, as it may take divisions of 64 bits. */
+static __device__ __noinline__ int64_t tegroup_impl_gpu_codes_scale(const tegroup_impl_gpu_codes &codes, int64_t line,
+                                                                    int64_t k) {
+    const int64_t i = codes.first_line + line, outer = codes.k_is_inner ? i : k, inner = codes.k_is_inner ? k : i;
+    return tegroup_impl_scale_at(&codes.of.grid, outer, inner);
+}
+
+/* Where a line of a tile has its scales, which a thread loads one after another. */
+struct tegroup_impl_gpu_line_scales {
+    int64_t from; /* the index of the first */
+    int32_t line;
+    bool there, strided; /* the line exists and has scales; they are at strides along k */
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes &codes, int32_t which) {
+        line = which;
+        there = codes.of.facts && line < codes.lines;
+        strided = codes.k_is_inner && !tegroup_impl_gpu_codes_in_parts(codes);
+        from = there && strided ? tegroup_impl_gpu_codes_scale(codes, line, 0) : 0;
+    }
+    __device__ __forceinline__ int64_t index(const tegroup_impl_gpu_codes &codes, int64_t k) const {
+        const tegroup_impl_scale_grid &grid = codes.of.grid;
+        if (!strided) return tegroup_impl_gpu_codes_scale(codes, line, k);
+        const int64_t at = k >> grid.inner_shift;
+        if (grid.swizzled) return from + (at >> 2) * 512 + (at & 3);
+        return from + (grid.packed ? (at >> 2) * grid.inner_stride + (at & 3) : at * grid.inner_stride);
+    }
+};
+
 /* Before the first group. */
 static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
                                                                     tegroup_impl_gpu_codes *codes) {
@@ -9552,6 +9583,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup
     codes->data = of.facts ? (const char *)of.data : plain;
     codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
     codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
+    codes->k_bits = codes->k_stride * codes->bits;
     codes->at = of.facts ? of.first + line * of.line_stride : 0;
     const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
                    bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
@@ -9572,26 +9604,17 @@ static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegro
     }
 }
 
-/* Loads the `count` elements that exist, and zeros for the others. */
-static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
-    const int32_t bits = codes.bits;
-#pragma unroll
-    for (int i = 0; i < 8; i++) raw[i] = 0;
-    if (count <= 0) return;
-    if (!aligned || count < 16) {
-        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-        return;
-    }
-    const char *from = codes.data + at * bits / 8;
+/* Loads the words of a whole piece from an aligned address. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_at(const char *from, int32_t bits, uint32_t (&raw)[8]) {
     if (bits == 4) {
-        const uint2 both = *(const uint2 *)from;
-        raw[0] = both.x;
-        raw[1] = both.y;
+        const uint2 both = __ldg((const uint2 *)from);
+        raw[0] = both.x, raw[1] = both.y;
         return;
     }
-    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
+    const uint4 low = __ldg((const uint4 *)from);
     raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
+    if (bits == 8) return;
+    const uint4 high = __ldg((const uint4 *)from + 1);
     raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
 }
 
@@ -9624,15 +9647,21 @@ static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_dec
     return how;
 }
 
+/* The two codes of E2M1 of a byte, which comes four times, as numbers of BF16 times 2^-126: the code of its lower bits
+ * in the lower half. Of the copies the lowest has the lower code, the second the upper one's sign, and the third what
+ * is left of that. The product moves each to its place, where no other is and no carry comes. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e2m1(uint32_t byte) {
+    return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
+}
+
 /* Decodes a piece in place. */
 static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
                                                                bool bf16, uint32_t (&raw)[8]) {
     if (bits == 4) {
 #pragma unroll
-        for (int i = 7; i >= 0; i--) {
-            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
-            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
-        }
+        for (int i = 7; i >= 0; i--)
+            raw[i] = tegroup_impl_gpu_mul2(
+                tegroup_impl_gpu_two_of_e2m1(__byte_perm(raw[i / 4], 0, 0x1111u * (uint32_t)(i % 4))), how.power, bf16);
     } else if (bits == 8) {
         uint32_t flags[4], any = 0;
 #pragma unroll
@@ -9650,6 +9679,17 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
             }
         }
     }
+}
+
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_half_of_scale(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
 }
 
 /* ---- the bias gradient ---- */
@@ -9710,17 +9750,401 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+
+/* ==== [41] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
+
+/* What is decoded, and where to. */
+typedef struct tegroup_impl_decode_call {
+    tegroup_impl_gpu_call call; /* its operands as they are read */
+    tegroup_impl_gpu_formats formats;
+    uint16_t *to[2]; /* NULL: the operand is not quantised */
+    int64_t ld[2];
+    float *alpha; /* [groups] */
+} tegroup_impl_decode_call;
+
+enum {
+    TEGROUP_IMPL_DECODE_THREADS = 256,
+    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
+    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    TEGROUP_IMPL_DECODE_LINES = 256,
+    TEGROUP_IMPL_DECODE_ALONG = 512,
+    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_SQUARE = 64,
+    TEGROUP_IMPL_DECODE_SQUARES = 16
+};
+
+/* A tile of an operand. */
+typedef struct tegroup_impl_decode_tile {
+    int64_t row, col;   /* the first of both, in the group */
+    int64_t rows, cols; /* that the group has              */
+    uint16_t *to;       /* where its first row goes        */
+    int64_t ld;
+    int32_t operand; /* -1 behind the last tile                            */
+    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
+} tegroup_impl_decode_tile;
+
+/* ---- scheduling: one warp finds a block's tiles ---- */
+
+/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+typedef struct tegroup_impl_decode_walk {
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
+    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
+} tegroup_impl_decode_walk;
+
+/* Whether the copy that is read lies transposed. */
+static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
+    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
+                                   call.formats.first[operand].columnwise);
+}
+
+/* Rows and columns of a tile. */
+static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
+    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
+                                          TEGROUP_IMPL_DECODE_SQUARE)
+                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+}
+
+/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
+static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int operand = at >= desc.a.shape.groups;
+    const int32_t g = operand ? at - desc.a.shape.groups : at;
+    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
+    const tegroup_impl_product p =
+        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
+    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
+    const tegroup_impl_sides sides =
+        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
+    const bool turned = tegroup_impl_decode_turned(call, operand);
+    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
+                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    walk->from = from;
+    walk->before = before;
+    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
+    for (int32_t apart = 1; apart < 32; apart *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
+        if (lane >= apart) walk->upto += other;
+    }
+}
+
+/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
+ * would be taken from those that decode. */
+static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
+    uint32_t behind; /* lanes whose tiles end behind t */
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
+                                    walk);
+    if (behind == 0) {
+        if (lane == 0) tile->operand = -1;
+        return;
+    }
+    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
+                  g = operand ? at - groups : at;
+    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
+    const tegroup_snapshot_view &view = call.call.views[operand];
+    tegroup_impl_gpu_codes &of = codes[operand];
+    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
+    if (lane == 0) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
+        const bool turned = tegroup_impl_decode_turned(call, operand);
+        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
+        tile->operand = operand;
+        tile->turned = turned;
+        tile->row = number / across * size.rows;
+        tile->col = number % across * size.cols;
+        tile->rows = sides.rows;
+        tile->cols = sides.cols;
+        tile->ld = call.ld[operand];
+        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
+    }
+    __syncwarp();
+}
+
+/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
+ * it of addresses that come through shared memory. */
+
+/* ---- scales ---- */
+
+/* Scales of F32 multiply sums, so that values are left as they are: times 1. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
+    if (of.facts->scale_dtype == TEGROUP_DTYPE_F32) return 0x3f80u;
+    return tegroup_impl_gpu_half_of_scale(of.scale_dtype == TEGROUP_DTYPE_F8E8M0,
+                                          __ldg((const uint8_t *)of.scales + at));
+}
+
+/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                          int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
+                                                                       int64_t col) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
+    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
+                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
+}
+/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
+    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
+}
+/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
+ * one 32 of it, as swizzled scales lie in 32 lines. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                             bool down) {
+    const int64_t in_part = row % of.grid.part_rows;
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
+                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
+                                                                       bool down) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
+}
+static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
+}
+
+/* ---- tiles ---- */
+
+/* Up to 16 neighbouring codes of a line, one by one. */
+static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count) {
+    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
+}
+/* The `count` that exist, and zeros. */
+template <int BITS>
+static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                 int32_t count, bool aligned) {
+    if (count == 0) return make_uint4(0, 0, 0, 0);
+    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
+    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
+    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
+    return make_uint4(both.x, both.y, 0, 0);
+}
+
+/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
+template <int BITS, bool DOWN>
+static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
+                                                                const tegroup_impl_gpu_codes &codes) {
+    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+    const bool aligned = codes.aligned;
+    if (count == 0) return;
+    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
+    uint16_t *to = tile.to + first * tile.ld + col;
+    uint32_t scales[8];
+    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
+#pragma unroll 1
+    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
+        if (left == 0) {
+            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+#pragma unroll
+            for (int j = 0; DOWN && j < 16; j++) {
+                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
+        }
+        n = min(AT_ONCE, min(rows - done, left));
+        uint4 raw[AT_ONCE];
+        uint32_t half[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
+            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n) break;
+            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
+            tegroup_impl_gpu_decode(how, BITS, true, piece);
+            if (DOWN) tegroup_impl_decode_by(scales, piece);
+            else tegroup_impl_decode_by_one(half[i], piece);
+            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
+            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
+        }
+        at += n * row_stride;
+        to += n * tile.ld;
+        if (!DOWN) scale_at += n * step;
+    }
+}
+
+/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
+ * them. Scales are shifted in from the last row to the first. */
+static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
+                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
+    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int32_t j = count - 1; j >= 0; j--) {
+        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
+#pragma unroll
+        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
+        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
+    }
+    tegroup_impl_decode_by(scales, piece);
+}
+
+/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
+ * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
+ * next square meanwhile. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.col + mine,
+                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const auto rows_at = [&](int64_t row) {
+        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
+    };
+    const auto load = [&](int64_t row) {
+        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
+                                              codes.aligned);
+    };
+    uint4 raw = load(tile.row + quarter * 16);
+#pragma unroll 1
+    for (int64_t from = tile.row; from < end; from += SIDE) {
+        const int64_t row = from + quarter * 16;
+        const int32_t count = rows_at(row);
+        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        raw = load(row + SIDE);
+        tegroup_impl_gpu_decode(how, BITS, true, piece);
+        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
+            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
+                                       piece);
+        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
+        __syncthreads(); /* what was turned before has been read */
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
+                (uint16_t)(piece[i / 2] >> i % 2 * 16);
+        __syncthreads();
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.col + chunk * 8 < tile.ld)
+                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
+                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
+    }
+}
+
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
+    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
+    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
+    tegroup_impl_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
+#else
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ tegroup_impl_decode_tile found;
+    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
+    const tegroup_gemm_desc &desc = call.call.desc;
+    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
+    if (threadIdx.x < 32) {
+        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    }
+    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
+         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
+        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* the tile before has been decoded */
+        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
+        __syncthreads();
+        const tegroup_impl_decode_tile tile = found;
+        if (tile.operand < 0) break;
+        const tegroup_impl_gpu_codes &of = codes[tile.operand];
+        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
+        else tegroup_impl_decode_tile_of<4>(tile, of, square);
+    }
+#endif
+}
+
+/* Enqueues the decoding of `operands`, bit 0 for A and bit 1 for B, to where `layout`, of the plan's workspace, says.
+ * decoded: the product that is left, with operands as they are read; its bias gradient is not that of a quantised dY,
+ * which tegroup_impl_formats_bias_grad makes of call->call. */
+static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                 const tegroup_layout *layout, uint32_t operands,
+                                                 tegroup_gemm_desc *decoded, tegroup_impl_decode_call *call,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tensor *const tensors[2] = {&decoded->a, &decoded->b};
+    void *const workspace = desc->options.workspace;
+    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    memset(call, 0, sizeof *call);
+    *decoded = *desc;
+    decoded->a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    decoded->b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    if (operands == 0) return TEGROUP_OK;
+    call->formats = tegroup_impl_gpu_formats_of(desc);
+    call->call = tegroup_impl_gpu_call_of(decoded);
+    for (int i = 0; i < 2; i++) {
+        if (!(operands >> i & 1u) || tensors[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        *tensors[i] = tegroup_impl_decoded(tensors[i], tegroup_impl_layout_at(layout, i, workspace));
+        call->to[i] = (uint16_t *)tensors[i]->data;
+        call->ld[i] = tensors[i]->ld;
+    }
+    call->alpha = (float *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_DECODED_ALPHA, workspace);
+    decoded->a.global_scale_inv = decoded->b.global_scale_inv = NULL; /* They are in alpha. */
+    decoded->alpha.data = call->alpha;
+    decoded->alpha.dtype = TEGROUP_DTYPE_F32;
+    decoded->alpha.space = TEGROUP_SPACE_DEVICE;
+    decoded->alpha.stride = 1;
+    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
+        decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
+    if (desc->d.shape.groups == 0) return TEGROUP_OK;
+    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, *call),
+        "stream", "the kernels must launch", error);
+}
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [41] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [42] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
  * 9.7.13). Sizes come from the snapshot. Each element is summed over k in steps of 16 from 0 upwards in every tile, so
  * the choice of the tile never changes a bit. A "line" is a row of A' or a column of B', which are the operands as
  * multiplied: D = A' B'. */
-#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 #define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that the scheduler finds at a time */
 
 /* A tile of a group's product: where its operands and results begin, and how much of the group lies within it. */
@@ -9951,7 +10375,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [42] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [43] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -10069,10 +10493,22 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [43] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [44] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+
+/* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
+ * tegroup_impl_portable_factors. */
+struct tegroup_impl_portable_no_factors {
+    static constexpr bool PROMOTE = false;
+    __device__ __forceinline__ void before(int32_t) {}
+    __device__ __forceinline__ bool after(int32_t) { return false; }
+    static constexpr bool one_column = true;
+    __device__ __forceinline__ float row(int) const { return 1; }
+    __device__ __forceinline__ float column(int) const { return 1; }
+};
 
 /* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
-template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false,
+          typename FACTORS = tegroup_impl_portable_no_factors>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
@@ -10095,6 +10531,8 @@ struct tegroup_impl_portable_block {
     int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
     int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
+    FACTORS factors;
+    float total[FACTORS::PROMOTE ? MI : 1][NI][4]; /* of sums over parts of k */
     uint32_t fa[MI][4], fb[2][4];
 
     __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
@@ -10210,6 +10648,7 @@ struct tegroup_impl_portable_block {
         if (WHOLE) fetch<ROWS>();
 #pragma unroll 1
         for (; left > 0; left--) {
+            factors.before(left);
             if (!WHOLE) {
                 load_into_a<false>(tile, free_stage());
                 load_into_b<false>(tile, free_stage());
@@ -10219,7 +10658,28 @@ struct tegroup_impl_portable_block {
             sixteen<WHOLE, ROWS, 1>(tile, true);
             sixteen<WHOLE, ROWS, 2>(tile, true);
             sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
+            if (factors.after(left)) promote<ROWS>();
         }
+    }
+    /* Adds the sums over a part of k, times their factors, and begins the next. */
+    template <int ROWS> __device__ __forceinline__ void promote() {
+        if (factors.one_column) promote_by<ROWS, true>();
+        else promote_by<ROWS, false>();
+    }
+    template <int ROWS, bool ONE_COLUMN> __device__ __forceinline__ void promote_by() {
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float factor = tegroup_impl_gpu_mul(factors.row(from_m + i * 16 + e / 2 * 8),
+                                                              factors.column(ONE_COLUMN ? 0 : from_n + j * 8 + e % 2));
+                    float &to = total[FACTORS::PROMOTE ? i : 0][j][e];
+                    to = tegroup_impl_gpu_fma(sum[i][j][e], factor, to);
+                    sum[i][j][e] = 0;
+                }
     }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
         /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
@@ -10235,7 +10695,7 @@ struct tegroup_impl_portable_block {
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+                for (int e = 0; e < 4; e++) sum[i][j][e] = total[FACTORS::PROMOTE ? i : 0][j][e] = 0;
         if (tile.k > 0) {
             arrive();
             if (SHARED && rows == 1) steps<true, 1>(tile);
@@ -10243,6 +10703,14 @@ struct tegroup_impl_portable_block {
             else if (SHARED && rows == 3) steps<true, 3>(tile);
             else if (whole) steps<true, MI>(tile);
             else steps<false, MI>(tile);
+        }
+        if (FACTORS::PROMOTE) {
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sum[i][j][e] = total[FACTORS::PROMOTE ? i : 0][j][e];
         }
         tegroup_impl_cp_wait<0>();
         __syncthreads(); /* the ring is free */
@@ -10537,7 +11005,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [44] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [45] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -10597,7 +11065,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [45] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [46] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -10633,13 +11101,22 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegro
     if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
     return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
 }
+/* The same of both operands. A call of its own, as it may take divisions of 64 bits. */
+static __device__ __noinline__ int64_t tegroup_impl_gpu_codes_run_of_both(const tegroup_impl_gpu_codes (&codes)[2],
+                                                                          int64_t k, bool promotes) {
+    return tegroup_impl_min(tegroup_impl_gpu_codes_run(codes[0], k, promotes),
+                            tegroup_impl_gpu_codes_run(codes[1], k, promotes));
+}
 
-struct tegroup_impl_formats_block {
-    static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
+/* PROMOTES: scales are of F32, and multiply sums. */
+template <bool PROMOTES> struct tegroup_impl_formats_block {
+    static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 512, MI = 2, NI = 4;
     static constexpr int PART_BYTES = TILE * TILE_K * 2, STAGE_BYTES = 2 * PART_BYTES, PADDED = TILE + 8;
     static constexpr int SHARED_BYTES = TILE * PADDED * 4 + 128; /* for sums, where two stages were; aligned */
+    static constexpr int SCALES = PROMOTES ? 1 : 2;              /* that a thread loads for a step */
     static_assert(TILE * PADDED * 4 >= 2 * STAGE_BYTES, "two stages");
-    static constexpr int PIECES = TILE * TILE_K / 16, PASSES = PIECES / THREADS; /* of an operand */
+    static_assert(TILE * TILE_K == 16 * THREADS, "a thread has a piece of each operand, and a scale of 8 bits");
+    static_assert(2 * TILE <= THREADS, "a thread has a scale of F32");
 
     /* Scales of a step: of 8 bits as halves of BF16, one for each piece if they are along the lines, else one for each
      * line and sixteen of k; or of F32, one for each line of both operands. */
@@ -10647,180 +11124,195 @@ struct tegroup_impl_formats_block {
         uint16_t halves[2][4 * TILE];
         float factors[2][TILE];
     };
+    /* What a thread keeps of an operand of the tile. */
+    struct operand {
+        const char *from; /* its piece of the first step, if pieces are aligned */
+        int32_t lines;
+        bool along_k, aligned, scaled, k_is_inner;
+    };
 
-    float part[MI][NI][4], sum[MI][NI][4]; /* sums over a block of k, and of such sums with their scales */
-    uint32_t raw[2][PASSES][8], code[4];   /* codes and scales of steps to come */
+    operand of[2];
+    tegroup_impl_gpu_line_scales mine[SCALES];
+    int64_t block; /* of k, a power of two, in which a step stays; 0: that is worked out for each step */
+    float part[MI][NI][4], sum[MI][NI][4]; /* sums over a block of k, and, PROMOTES, of such sums with their scales */
+    uint32_t raw[2][8], code[SCALES];      /* the thread's pieces and scales of steps to come */
+
+    static __device__ __forceinline__ int me() { return (int)threadIdx.x; }
+
+    /* ---- where a thread's pieces and scales are ---- */
+
+    /* Neighbouring threads have neighbouring pieces. across: the piece's line if it lies along k, or its k. */
+    static __device__ __forceinline__ int32_t across(const operand &x) { return x.along_k ? me() / 4 : me() / 8; }
+    static __device__ __forceinline__ int32_t along(const operand &x) { return (x.along_k ? me() % 4 : me() % 8) * 16; }
+    /* Which line and k of a step a scale belongs to, and to which operand. */
+    static __device__ __forceinline__ int scaled(int i) { return PROMOTES ? me() / TILE : i; }
+    static __device__ __forceinline__ int32_t scaled_line(bool k_is_inner) {
+        return PROMOTES || k_is_inner ? me() % TILE : me() % (TILE / 16) * 16;
+    }
+    static __device__ __forceinline__ int32_t scaled_k(bool k_is_inner) {
+        return PROMOTES ? 0 : k_is_inner ? me() / TILE * 16 : me() / (TILE / 16);
+    }
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes (&codes)[2]) {
+        block = TEGROUP_IMPL_BLOCK_OF_ALL;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const tegroup_impl_gpu_codes &x = codes[i];
+            of[i].lines = x.lines;
+            of[i].along_k = x.along_k;
+            of[i].aligned = x.aligned;
+            of[i].scaled = x.of.facts != NULL;
+            of[i].k_is_inner = x.k_is_inner;
+            const int32_t line = x.along_k ? across(of[i]) : along(of[i]), k = x.along_k ? along(of[i]) : across(of[i]);
+            of[i].from = x.data + (x.at + line * x.line_stride + k * x.k_stride) * x.bits / 8;
+            if (!of[i].scaled) continue;
+            if (PROMOTES) block = tegroup_impl_min(block, x.k_is_inner ? x.of.grid.block_inner : x.of.grid.block_outer);
+            if (tegroup_impl_gpu_codes_in_parts(x)) block = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < SCALES; i++) {
+            mine[i].there = false;
+            if (scaled(i) < 2) mine[i].open(codes[scaled(i)], scaled_line(codes[scaled(i)].k_is_inner));
+        }
+    }
 
     /* ---- steps ---- */
 
-    static __device__ __forceinline__ tegroup_impl_gpu_step step(const tegroup_impl_gpu_codes (&codes)[2], int64_t k,
-                                                                 int64_t end, bool promotes) {
-        const int64_t run = tegroup_impl_min(tegroup_impl_min(tegroup_impl_gpu_codes_run(codes[0], k, promotes),
-                                                              tegroup_impl_gpu_codes_run(codes[1], k, promotes)),
-                                             end - k);
+    __device__ __forceinline__ tegroup_impl_gpu_step step(const tegroup_impl_gpu_codes (&codes)[2], int64_t k,
+                                                          int64_t end) const {
+        const int64_t left = block > 0 ? block - (k & (block - 1))
+                                       : tegroup_impl_gpu_codes_run_of_both(codes, k, PROMOTES),
+                      run = tegroup_impl_min(left, end - k);
         tegroup_impl_gpu_step step;
         step.k = k;
         step.count = (int32_t)tegroup_impl_clamp(run, 0, TILE_K);
-        step.ends = promotes && step.count > 0 && run == step.count;
+        step.ends = PROMOTES && step.count > 0 && run == step.count;
         return step;
     }
 
     /* ---- scales ---- */
 
-    /* Which line and which k of a step a thread's scale number i of an operand belongs to. */
-    static __device__ __forceinline__ void place(const tegroup_impl_gpu_codes &codes, int i, int32_t *line,
-                                                 int32_t *k) {
-        const int e = (int)threadIdx.x + i * THREADS;
-        *line = codes.k_is_inner ? e % TILE : e % (TILE / 16) * 16;
-        *k = codes.k_is_inner ? e / TILE * 16 : e / (TILE / 16);
-    }
-    static __device__ __forceinline__ uint32_t scale(const tegroup_impl_gpu_codes &codes, int64_t line, int64_t k) {
-        const int64_t i = codes.first_line + line, outer = codes.k_is_inner ? i : k, inner = codes.k_is_inner ? k : i;
-        return tegroup_impl_load_code(codes.of.scale_dtype, codes.of.scales,
-                                      tegroup_impl_scale_at(&codes.of.grid, outer, inner));
-    }
     __device__ __forceinline__ void load_scales(const tegroup_impl_gpu_codes (&codes)[2],
-                                                const tegroup_impl_gpu_step &step, bool promotes) {
+                                                const tegroup_impl_gpu_step &step) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) code[i] = 0; /* of what does not exist: 0 times 0 is no NaN */
-        if (promotes) {
-            const tegroup_impl_gpu_codes &mine = codes[threadIdx.x / TILE];
-            const int32_t line = (int32_t)threadIdx.x % TILE;
-            if (mine.of.facts && step.ends && line < mine.lines) code[0] = scale(mine, line, step.k);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const tegroup_impl_gpu_codes &of = codes[i / 2];
-            int32_t line, k;
-            place(of, i % 2, &line, &k);
-            if (of.of.facts && line < of.lines && k < step.count) code[i] = scale(of, line, step.k + k) | 0x100u;
+        for (int i = 0; i < SCALES; i++) {
+            code[i] = 0; /* of what does not exist: 0 times 0 is no NaN */
+            if (!mine[i].there) continue;
+            const tegroup_impl_gpu_codes &x = codes[scaled(i)];
+            if (PROMOTES ? !step.ends : scaled_k(x.k_is_inner) >= step.count) continue;
+            const int64_t at = mine[i].index(x, step.k + scaled_k(x.k_is_inner));
+            code[i] = PROMOTES ? tegroup_impl_load_code(x.of.scale_dtype, x.of.scales, at)
+                               : __ldg((const uint8_t *)x.of.scales + at) | 0x100u;
         }
     }
-    __device__ __forceinline__ void store_scales(const tegroup_impl_gpu_codes (&codes)[2], bool promotes,
-                                                 scales *to) const {
-        if (promotes) {
-            const tegroup_impl_scaled &of = codes[threadIdx.x / TILE].of;
-            to->factors[threadIdx.x / TILE][threadIdx.x % TILE] =
-                of.facts ? tegroup_impl_f32_of_code(of.scale_dtype, code[0]) : 1.0f;
-            return;
-        }
+    __device__ __forceinline__ void store_scales(const tegroup_impl_gpu_codes (&codes)[2], scales *to) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (codes[i / 2].of.facts)
-                to->halves[i / 2][threadIdx.x + i % 2 * THREADS] =
-                    code[i] & 0x100u ? tegroup_impl_bf16_of_f32(
-                        tegroup_impl_f32_of_code(codes[i / 2].of.scale_dtype, code[i] & 0xffu))
-                                     : (uint16_t)0;
+        for (int i = 0; i < SCALES; i++) {
+            if (scaled(i) >= 2) continue;
+            const tegroup_impl_scaled &x = codes[scaled(i)].of;
+            if (PROMOTES)
+                to->factors[scaled(i)][me() % TILE] = x.facts ? tegroup_impl_f32_of_code(x.scale_dtype, code[i]) : 1.0f;
+            else if (x.facts)
+                to->halves[i][me()] = code[i] & 0x100u ? (uint16_t)tegroup_impl_gpu_half_of_scale(
+                                          x.scale_dtype == TEGROUP_DTYPE_F8E8M0, code[i] & 0xffu)
+                                                       : (uint16_t)0;
+        }
     }
 
     /* ---- codes ---- */
 
-    /* Neighbouring threads have neighbouring pieces. across: the piece's line if it lies along k, or its k. */
-    static __device__ __forceinline__ void piece(bool along_k, int pass, int32_t *across, int32_t *along) {
-        const int e = (int)threadIdx.x + pass * THREADS, pieces = along_k ? TILE_K / 16 : TILE / 16;
-        *across = e / pieces;
-        *along = e % pieces * 16;
-    }
     __device__ __forceinline__ void load(const tegroup_impl_gpu_codes (&codes)[2], const tegroup_impl_gpu_step &step) {
 #pragma unroll
-        for (int which = 0; which < 2; which++)
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) {
-                const tegroup_impl_gpu_codes &of = codes[which];
-                int32_t across, along;
-                piece(of.along_k, pass, &across, &along);
-                const int32_t line = of.along_k ? across : along, k = of.along_k ? along : across,
-                              left = of.along_k ? step.count - along : of.lines - along;
-                const bool there = line < of.lines && k < step.count;
-                tegroup_impl_gpu_piece(of, of.at + line * of.line_stride + (step.k + k) * of.k_stride,
-                                       there ? (int32_t)tegroup_impl_min(16, left) : 0,
-                                       of.aligned && (!of.along_k || step.k % 16 == 0), raw[which][pass]);
+        for (int which = 0; which < 2; which++) {
+            const operand &x = of[which];
+            const tegroup_impl_gpu_codes &all = codes[which];
+            uint32_t(&words)[8] = raw[which];
+            const int32_t line = x.along_k ? across(x) : along(x), k = x.along_k ? along(x) : across(x),
+                          left = x.along_k ? step.count - along(x) : x.lines - along(x);
+            const bool there = line < x.lines && k < step.count;
+            if (there && left >= 16 && x.aligned && (!x.along_k || step.k % 16 == 0)) {
+                tegroup_impl_gpu_piece_at(x.from + step.k * all.k_bits / 8, all.bits, words);
+                continue;
             }
+#pragma unroll
+            for (int i = 0; i < 8; i++) words[i] = 0;
+            if (there)
+                tegroup_impl_gpu_piece_slowly(all, all.at + line * all.line_stride + (step.k + k) * all.k_stride,
+                                              min(left, 16), words);
+        }
     }
-    /* Decodes what was loaded, multiplies it by scales of 8 bits, and stores it as the BF16 kernel's loader does. */
-    __device__ __forceinline__ void decode(const tegroup_impl_gpu_codes (&codes)[2],
-                                           const tegroup_impl_gpu_formats &formats, const scales &by,
+    /* Decodes what was loaded, multiplies it by scales of 8 bits, and stores it as the BF16 kernel's loader does; but
+     * for pieces by which nothing is multiplied, as they have no line that exists, nor one that fills up sixteen. */
+    __device__ __forceinline__ void decode(const tegroup_impl_gpu_codes (&codes)[2], bool bf16, const scales &by,
                                            unsigned char *stage) {
-        const bool bf16 = formats.bf16;
 #pragma unroll
         for (int which = 0; which < 2; which++) {
-            const tegroup_impl_gpu_codes &of = codes[which];
-            const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(of.dtype, bf16);
+            const operand &x = of[which];
+            const tegroup_impl_gpu_codes &all = codes[which];
             const uint16_t *halves = by.halves[which];
+            uint32_t(&word)[8] = raw[which];
+            if ((x.along_k ? across(x) & ~15 : along(x)) >= x.lines) continue;
+            tegroup_impl_gpu_decode(tegroup_impl_gpu_decoding_of(all.dtype, bf16), all.bits, bf16, word);
+            if (!PROMOTES && x.scaled) {
+                if (x.along_k || !x.k_is_inner) { /* one scale */
+                    const uint32_t one = x.along_k ? halves[along(x) / 16 * TILE + across(x)]
+                                                   : halves[across(x) * (TILE / 16) + along(x) / 16];
 #pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) {
-                uint32_t(&word)[8] = raw[which][pass];
-                int32_t across, along;
-                piece(of.along_k, pass, &across, &along);
-                tegroup_impl_gpu_decode(how, of.bits, bf16, word);
-                if (of.of.facts && !formats.promotes) {
-                    if (of.along_k || !of.k_is_inner) { /* one scale */
-                        const uint32_t one =
-                            of.along_k ? halves[along / 16 * TILE + across] : halves[across * (TILE / 16) + along / 16];
+                    for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], one | one << 16, true);
+                } else {
+                    const uint32_t *two = (const uint32_t *)(halves + across(x) / 16 * TILE + along(x));
 #pragma unroll
-                        for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], one | one << 16, true);
-                    } else {
-                        const uint32_t *two = (const uint32_t *)(halves + across / 16 * TILE + along);
-#pragma unroll
-                        for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], two[i], true);
-                    }
+                    for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], two[i], true);
                 }
-                /* chunks of 16 bytes, permuted */
-                unsigned char *row =
-                    stage + which * PART_BYTES + across * 128 + (of.along_k ? 0 : along / 64 * TILE_K * 128);
-                const int chunk = along % 64 / 8;
-                *(uint4 *)(row + (chunk ^ (across & 7)) * 16) = make_uint4(word[0], word[1], word[2], word[3]);
-                *(uint4 *)(row + ((chunk + 1) ^ (across & 7)) * 16) = make_uint4(word[4], word[5], word[6], word[7]);
             }
+            /* chunks of 16 bytes, permuted */
+            unsigned char *row =
+                stage + which * PART_BYTES + across(x) * 128 + (x.along_k ? 0 : along(x) / 64 * TILE_K * 128);
+            const int chunk = along(x) % 64 / 8;
+            *(uint4 *)(row + (chunk ^ (across(x) & 7)) * 16) = make_uint4(word[0], word[1], word[2], word[3]);
+            *(uint4 *)(row + ((chunk + 1) ^ (across(x) & 7)) * 16) = make_uint4(word[4], word[5], word[6], word[7]);
         }
     }
 
     /* ---- products ---- */
 
-    static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 2 * 64; }
-    static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 64 * 32; }
+    static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 4 * 32; }
+    static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 128 * 32; }
 
-    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along
-     * the direction in which the operand lies; see tegroup_impl_fragment. */
-    static __device__ __forceinline__ void fetch(bool along_k, uint32_t at, int kk, int i, uint32_t (&to)[4]) {
-        if (along_k) tegroup_impl_ldmatrix<false>(to, tegroup_impl_fragment<true>(at, 0, kk, i));
-        else tegroup_impl_ldmatrix<true>(to, tegroup_impl_fragment<false>(at, 0, kk, i));
-    }
-    static __device__ __forceinline__ uint32_t fragments(bool along_k, int line, int upper, int later, int r) {
-        return along_k ? tegroup_impl_fragments<true>(line, upper, later, r)
-                       : tegroup_impl_fragments<false>(line, upper, later, r);
-    }
-    template <bool BF16>
-    __device__ __forceinline__ void multiply(const uint32_t (&fa)[MI][4], const uint32_t (&fb)[NI / 2][4],
-                                             int32_t lines) {
-#pragma unroll
-        for (int i = 0; i < MI; i++)
-            if (i * 16 < lines) {
-#pragma unroll
-                for (int j = 0; j < NI; j++)
-                    tegroup_impl_mma<BF16>(part[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
-            }
-    }
-    /* A warp has 64 x 32 of the tile; blocks of 16 lines that a short group has not are left out. */
-    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_codes (&codes)[2], bool bf16,
-                                             const unsigned char *stage, int32_t count) {
-        const bool a_along_k = codes[0].along_k, b_along_k = codes[1].along_k;
+    /* A warp has 32 x 32 of the tile; blocks of 16 lines that a short group has not are left out. */
+    template <bool BF16, bool A_ALONG_K, bool B_ALONG_K>
+    __device__ __forceinline__ void multiply_by(const unsigned char *stage, int32_t lines, int32_t count) {
         const int matrix = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
-        const int32_t lines = codes[0].lines - warp_m();
-        const uint32_t a = tegroup_impl_shared(stage) + fragments(a_along_k, warp_m(), matrix & 1, matrix >> 1, r),
+        const uint32_t a = tegroup_impl_shared(stage)
+                           + tegroup_impl_fragments<A_ALONG_K>(warp_m(), matrix & 1, matrix >> 1, r),
                        b = tegroup_impl_shared(stage) + PART_BYTES
-                           + fragments(b_along_k, warp_n(), matrix >> 1, matrix & 1, r);
-#pragma unroll 1
-        for (int kk = 0; kk * 16 < count; kk++) {
+                           + tegroup_impl_fragments<B_ALONG_K>(warp_n(), matrix >> 1, matrix & 1, r);
+#pragma unroll
+        for (int kk = 0; kk < TILE_K / 16; kk++) {
             uint32_t fa[MI][4], fb[NI / 2][4];
+            if (kk * 16 >= count) break;
 #pragma unroll
-            for (int j = 0; j < NI / 2; j++) fetch(b_along_k, b, kk, j, fb[j]);
+            for (int j = 0; j < NI / 2; j++)
+                tegroup_impl_ldmatrix<!B_ALONG_K>(fb[j], tegroup_impl_fragment<B_ALONG_K>(b, 0, kk, j));
 #pragma unroll
-            for (int i = 0; i < MI; i++) fetch(a_along_k, a, kk, i, fa[i]);
-            if (bf16) multiply<true>(fa, fb, lines);
-            else multiply<false>(fa, fb, lines);
+            for (int i = 0; i < MI; i++)
+                tegroup_impl_ldmatrix<!A_ALONG_K>(fa[i], tegroup_impl_fragment<A_ALONG_K>(a, 0, kk, i));
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+                if (i * 16 < lines) {
+#pragma unroll
+                    for (int j = 0; j < NI; j++)
+                        tegroup_impl_mma<BF16>(part[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+                }
         }
+    }
+    template <bool BF16> __device__ __forceinline__ void multiply(const unsigned char *stage, int32_t count) {
+        const int32_t lines = of[0].lines - warp_m();
+        if (lines <= 0 || of[1].lines <= warp_n()) return;
+        if (of[0].along_k && of[1].along_k) multiply_by<BF16, true, true>(stage, lines, count);
+        else if (of[0].along_k) multiply_by<BF16, true, false>(stage, lines, count);
+        else if (of[1].along_k) multiply_by<BF16, false, true>(stage, lines, count);
+        else multiply_by<BF16, false, false>(stage, lines, count);
     }
 
     /* Adds the sums over a block of k, times their scales, and begins the next. */
@@ -10840,11 +11332,10 @@ struct tegroup_impl_formats_block {
     }
 
     /* Sums of a tile, into shared memory. */
-    __device__ __forceinline__ void work(const tegroup_impl_gpu_codes (&codes)[2],
-                                         const tegroup_impl_gpu_formats &formats, int64_t end, scales (&by)[3],
-                                         unsigned char *memory) {
-        const bool promotes = formats.promotes;
-        tegroup_impl_gpu_step now = {0, 0, false}, next = now, after = step(codes, 0, end, promotes);
+    __device__ __forceinline__ void work(const tegroup_impl_gpu_codes (&codes)[2], bool bf16, int64_t end,
+                                         scales (&by)[3], unsigned char *memory) {
+        open(codes);
+        tegroup_impl_gpu_step now = {0, 0, false}, next = now, after = step(codes, 0, end);
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -10852,16 +11343,20 @@ struct tegroup_impl_formats_block {
 #pragma unroll
                 for (int e = 0; e < 4; e++) part[i][j][e] = sum[i][j][e] = 0;
         for (uint32_t s = 0; now.count + next.count + after.count > 0; s++) {
+            const unsigned char *stage = memory + s % 2 * STAGE_BYTES;
             __syncthreads(); /* this step's stage, and the next one's scales, have been stored */
             if (next.count > 0) load(codes, next);
-            load_scales(codes, after, promotes);
-            if (now.count > 0) multiply(codes, formats.bf16, memory + s % 2 * STAGE_BYTES, now.count);
+            load_scales(codes, after);
+            if (now.count > 0) {
+                if (!PROMOTES || bf16) multiply<true>(stage, now.count);
+                else multiply<false>(stage, now.count);
+            }
             if (now.ends) promote(by[s % 3]);
-            if (next.count > 0) decode(codes, formats, by[(s + 1) % 3], memory + (s + 1) % 2 * STAGE_BYTES);
-            store_scales(codes, promotes, &by[(s + 2) % 3]);
+            if (next.count > 0) decode(codes, !PROMOTES || bf16, by[(s + 1) % 3], memory + (s + 1) % 2 * STAGE_BYTES);
+            store_scales(codes, &by[(s + 2) % 3]);
             now = next;
             next = after;
-            after = step(codes, next.k + next.count, end, promotes);
+            after = step(codes, next.k + next.count, end);
         }
         __syncthreads();
         float *to = (float *)memory + (warp_m() + threadIdx.x % 32 / 4) * PADDED + warp_n() + threadIdx.x % 4 * 2;
@@ -10872,7 +11367,7 @@ struct tegroup_impl_formats_block {
 #pragma unroll
                 for (int e = 0; e < 4; e += 2)
                     *(float2 *)(to + (i * 16 + e * 4) * PADDED + j * 8) =
-                        promotes ? make_float2(sum[i][j][e], sum[i][j][e + 1])
+                        PROMOTES ? make_float2(sum[i][j][e], sum[i][j][e + 1])
                                  : make_float2(part[i][j][e], part[i][j][e + 1]);
         __syncthreads();
     }
@@ -10880,53 +11375,54 @@ struct tegroup_impl_formats_block {
 
 /* ---- the kernels ---- */
 
-/* Finds a tile and opens its operands; one warp. */
+/* Finds a tile and opens its operands, a and b as they are quantised; one warp. */
 template <typename WALK>
-static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_impl_gpu_call &call, int64_t t,
-                                                                 WALK &walk, tegroup_impl_gpu_tile *tile,
+static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_impl_gpu_call &call,
+                                                                 const tegroup_tensor &a, const tegroup_tensor &b,
+                                                                 int64_t t, WALK &walk, tegroup_impl_gpu_tile *tile,
                                                                  tegroup_impl_gpu_codes *codes) {
     const tegroup_gemm_desc &desc = call.desc;
     const int32_t lane = (int32_t)threadIdx.x & 31;
     walk.find(call, t, lane == 0 ? tile : NULL);
     if (!tile->valid || tile->k == 0) return;
     const int32_t g = tile->group;
-    tegroup_impl_gpu_codes_reach(desc.a, call.views[TEGROUP_IMPL_A], g, &codes[TEGROUP_IMPL_A]);
-    tegroup_impl_gpu_codes_reach(desc.b, call.views[TEGROUP_IMPL_B], g, &codes[TEGROUP_IMPL_B]);
+    tegroup_impl_gpu_codes_reach(a, call.views[TEGROUP_IMPL_A], g, &codes[TEGROUP_IMPL_A]);
+    tegroup_impl_gpu_codes_reach(b, call.views[TEGROUP_IMPL_B], g, &codes[TEGROUP_IMPL_B]);
     if (lane == 0) {
         const int64_t line = tile->row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
-        tegroup_impl_gpu_codes_open(desc.a, desc.op == TEGROUP_OP_WGRAD, tile->a, tile->a_row, line, tile->m,
-                                    &codes[0]);
-        tegroup_impl_gpu_codes_open(desc.b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
+        tegroup_impl_gpu_codes_open(a, desc.op == TEGROUP_OP_WGRAD, tile->a, tile->a_row, line, tile->m, &codes[0]);
+        tegroup_impl_gpu_codes_open(b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
                                     &codes[1]);
         tile->alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
     }
     __syncwarp();
 }
 
-static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
+template <bool PROMOTES>
+static __global__ void __launch_bounds__(tegroup_impl_formats_block<PROMOTES>::THREADS)
     tegroup_impl_portable_formats_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                          const __grid_constant__ tegroup_impl_gpu_formats formats) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    typedef tegroup_impl_formats_block block_type;
+    typedef tegroup_impl_formats_block<PROMOTES> block_type;
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     unsigned char *const memory = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     __shared__ tegroup_impl_gpu_walk<block_type::TILE, block_type::TILE, true> walk;
     __shared__ tegroup_impl_gpu_tile tile;
     __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ __align__(16) block_type::scales by[3];
+    __shared__ __align__(16) typename block_type::scales by[3];
     constexpr int CHUNKS = block_type::TILE / 8;
     if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(formats, (int)threadIdx.x, &codes[threadIdx.x]);
     if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
-        if (threadIdx.x < 32) tegroup_impl_formats_find(call, t, walk, &tile, codes);
+        if (threadIdx.x < 32) tegroup_impl_formats_find(call, call.desc.a, call.desc.b, t, walk, &tile, codes);
         __syncthreads();
         if (!tile.valid) break;
         const tegroup_impl_gpu_tile here = tile;
         block_type block;
-        if (here.k > 0) block.work(codes, formats, here.k, by, memory); /* else its sums are not looked at */
+        if (here.k > 0) block.work(codes, formats.bf16, here.k, by, memory); /* else its sums are not looked at */
         const float *sums = (const float *)memory;
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < block_type::TILE * CHUNKS; e += block_type::THREADS)
@@ -10944,6 +11440,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     tegroup_impl_gpu_formats formats = tegroup_impl_gpu_formats_of(desc);
     tegroup_impl_gpu_call call;
     void *arguments[2];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
     read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     call = tegroup_impl_gpu_call_of(&read);
@@ -10953,9 +11450,134 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
+
+/* ==== [47] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+
+/* Operands of FP8 with scales of F32 that have been decoded to BF16 (cuda/decode.h), where their codes are exact, are
+ * multiplied by the kernel of BF16, whose sums over a block of k are multiplied by the scales and added up as in
+ * cuda/portable_formats.h, in the same order: results have the same bits. */
+
+/* The scales of a block of k: a thread has that of a line of an operand. A step of the walk along k stays in a block,
+ * as these have multiples of 64. */
+struct tegroup_impl_portable_factors {
+    static constexpr bool PROMOTE = true;
+    static constexpr int LINES = 128, K = TEGROUP_IMPL_PORTABLE_TILE_K;
+    const tegroup_impl_gpu_codes *codes; /* of the thread's operand, in shared memory */
+    float *shared;                       /* [2][LINES] */
+    tegroup_impl_gpu_line_scales mine;
+    const float *next;    /* the next scale, if those of the line are F32 at strides; else NULL */
+    int64_t stride;       /* from one block's to the next's */
+    int32_t done, within; /* steps of the tile that are over; steps of a block, a power of two, less one */
+    uint32_t code;        /* the thread's scale, of the block that is being summed */
+    bool one_column;      /* all columns of the tile have one scale */
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes (&both)[2], float (&factors)[2][LINES]) {
+        int64_t block = TEGROUP_IMPL_BLOCK_OF_ALL;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (both[i].of.facts)
+                block = tegroup_impl_min(block, both[i].k_is_inner ? both[i].of.grid.block_inner
+                                                                   : both[i].of.grid.block_outer);
+        one_column = !both[1].of.facts
+                     || (both[1].k_is_inner ? both[1].of.grid.block_outer : both[1].of.grid.block_inner) >= LINES;
+        codes = &both[threadIdx.x / LINES];
+        shared = &factors[0][0];
+        done = 0;
+        within = (int32_t)tegroup_impl_min(block / K - 1, INT32_MAX);
+        mine.open(*codes, (int32_t)threadIdx.x % LINES);
+        const tegroup_impl_scaled &of = codes->of;
+        next = mine.there && mine.strided && of.scale_dtype == TEGROUP_DTYPE_F32 && !of.grid.packed
+                   ? (const float *)of.scales + mine.from
+                   : NULL;
+        stride = of.facts && of.grid.block_inner <= block ? of.grid.inner_stride : 0;
+        load();
+    }
+    __device__ __forceinline__ void load() {
+        if (next) {
+            code = __float_as_uint(__ldg(next));
+            next += stride;
+        } else
+            code = mine.there ? tegroup_impl_load_code(codes->of.scale_dtype, codes->of.scales,
+                                                       mine.index(*codes, (int64_t)done * K))
+                              : 0u;
+    }
+    /* Before a step, of which `left` are left, itself included. Between its loads and its end all threads meet. Where
+     * it has a block of its own, they must meet here, too: the factors before may still be read. */
+    __device__ __forceinline__ void before(int32_t left) {
+        if ((done & within) != within && left > 1) return;
+        if ((done & within) == 0 && done > 0) __syncthreads();
+        shared[threadIdx.x] = codes->of.facts ? tegroup_impl_f32_of_code(codes->of.scale_dtype, code) : 1.0f;
+    }
+    /* After it: whether sums are promoted now. The next block's scale is loaded while that is done. */
+    __device__ __forceinline__ bool after(int32_t left) {
+        const bool ends = (done++ & within) == within || left == 1;
+        if (ends && left > 1) load();
+        return ends;
+    }
+    __device__ __forceinline__ float row(int line) const { return shared[line]; }
+    __device__ __forceinline__ float column(int line) const { return shared[LINES + line]; }
+};
+
+template <int OP>
+using tegroup_impl_portable_promoted_block =
+    tegroup_impl_portable_block<true, OP, 128, 128, 2, 4, 3, false, tegroup_impl_portable_factors>;
+
+/* The operands as they are quantised, whose scales are read. */
+typedef struct tegroup_impl_portable_scaled {
+    tegroup_tensor a, b;
+    tegroup_impl_gpu_formats formats;
+} tegroup_impl_portable_scaled;
+
+template <int OP>
+static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_block<OP>::THREADS)
+    tegroup_impl_portable_promoted_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                          const __grid_constant__ tegroup_impl_portable_scaled scaled) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    typedef tegroup_impl_portable_promoted_block<OP> block_type;
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
+    __shared__ tegroup_impl_gpu_walk<block_type::TILE_M, block_type::TILE_N, true> walk;
+    __shared__ tegroup_impl_gpu_tile tile;
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ float factors[2][tegroup_impl_portable_factors::LINES];
+    block_type block(ring);
+    if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(scaled.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    if (threadIdx.x < 32) walk.begin(call);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* nobody reads the last tile's shared memory any more */
+        if (threadIdx.x < 32) tegroup_impl_formats_find(call, scaled.a, scaled.b, t, walk, &tile, codes);
+        __syncthreads();
+        if (!tile.valid) break;
+        const tegroup_impl_gpu_tile here = tile; /* in registers, which this kernel has */
+        block.open(here, tegroup_impl_as_is());
+        if (here.k > 0) block.factors.open(codes, factors);
+        block.multiply(here);
+        block.finish(call.desc, tile, ring, tegroup_impl_as_is());
+    }
+#endif
+}
+
+/* desc: as the caller made it; decoded: with operands of BF16. */
+static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_plan *plan,
+                                                                 const tegroup_gemm_desc *desc,
+                                                                 const tegroup_gemm_desc *decoded,
+                                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(decoded);
+    tegroup_impl_portable_scaled scaled;
+    void *arguments[2] = {&call, &scaled};
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    memset(&scaled, 0, sizeof scaled);
+    scaled.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    scaled.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    scaled.formats = tegroup_impl_gpu_formats_of(desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [46] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [48] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -11068,12 +11690,27 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
-    if (tegroup_impl_quantised(p)) {
-        plan->tile_m = plan->tile_n = tegroup_impl_formats_block::TILE;
+    if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
+        typedef tegroup_impl_formats_block<false> block;
+        plan->tile_m = plan->tile_n = block::TILE;
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-        return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_formats_kernel,
-                                          tegroup_impl_formats_block::THREADS, tegroup_impl_formats_block::SHARED_BYTES,
-                                          error);
+        return tegroup_impl_portable_take(plan,
+                                          tegroup_impl_scales_values(p)
+                                              ? (const void *)tegroup_impl_portable_formats_kernel<false>
+                                              : (const void *)tegroup_impl_portable_formats_kernel<true>,
+                                          block::THREADS, block::SHARED_BYTES, error);
+    }
+    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p)) {
+        typedef tegroup_impl_portable_promoted_block<1> block;
+        plan->tile_m = block::TILE_M;
+        plan->tile_n = block::TILE_N;
+        plan->tile_k = block::TILE_K;
+        return tegroup_impl_portable_take(plan,
+                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
+                                          : p->op == TEGROUP_OP_DGRAD
+                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
+                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
+                                          block::THREADS, block::SHARED_BYTES, error);
     }
 #endif
     if (p->a == TEGROUP_DTYPE_F32) {
@@ -11098,18 +11735,51 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         error);
 }
 
-static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+/* Decoded operands are as planned. */
+static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    for (int i = 0; i < 2; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+    }
+    return TEGROUP_OK;
+}
+
+/* Runs the kernel of a plan on operands that are not quantised. */
+static inline tegroup_status tegroup_impl_portable_multiply(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-#if TEGROUP_IMPL_FP8_KERNELS
-    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
-#endif
     arguments[0] = &call;
     arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
+}
+
+static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FP8_KERNELS
+    const uint32_t operands = tegroup_impl_portable_decoded(plan);
+    if (operands) { /* A bias gradient is the sum of a quantised dY's values themselves. */
+        tegroup_gemm_desc decoded;
+        tegroup_impl_decode_call call;
+        tegroup_layout layout;
+        tegroup_impl_layout_begin(&layout);
+        tegroup_impl_portable_workspace(plan, &layout);
+        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
+                             ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
+                             : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
+        return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+    }
+    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
+#endif
+    return tegroup_impl_portable_multiply(plan, desc, stream, error);
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -11153,7 +11823,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [47] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [49] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -11504,7 +12174,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [48] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [50] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -11700,7 +12370,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [49] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [51] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -12064,7 +12734,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [50] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [52] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -12351,7 +13021,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [51] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [53] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -12488,7 +13158,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [52] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [54] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -12543,7 +13213,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [53] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [55] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -12797,7 +13467,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [54] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [56] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -12974,7 +13644,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [55] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [57] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -13415,361 +14085,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [56] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
-
-/* What is decoded, and where to. */
-typedef struct tegroup_impl_decode_call {
-    tegroup_impl_gpu_call call; /* its operands as they are read */
-    tegroup_impl_gpu_formats formats;
-    uint16_t *to[2]; /* NULL: the operand is not quantised */
-    int64_t ld[2];
-    float *alpha; /* [groups] */
-} tegroup_impl_decode_call;
-
-enum {
-    TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
-    TEGROUP_IMPL_DECODE_LINES = 256,
-    TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
-    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
-    TEGROUP_IMPL_DECODE_SQUARE = 64,
-    TEGROUP_IMPL_DECODE_SQUARES = 16
-};
-
-/* A tile of an operand. */
-typedef struct tegroup_impl_decode_tile {
-    int64_t row, col;   /* the first of both, in the group */
-    int64_t rows, cols; /* that the group has              */
-    uint16_t *to;       /* where its first row goes        */
-    int64_t ld;
-    int32_t operand; /* -1 behind the last tile                            */
-    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
-} tegroup_impl_decode_tile;
-
-#if TEGROUP_IMPL_HOPPER
-/* ---- scheduling: one warp finds a block's tiles ---- */
-
-/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
-typedef struct tegroup_impl_decode_walk {
-    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
-    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
-} tegroup_impl_decode_walk;
-
-/* Whether the copy that is read lies transposed. */
-static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
-    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
-                                   call.formats.first[operand].columnwise);
-}
-
-/* Rows and columns of a tile. */
-static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
-    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
-                                          TEGROUP_IMPL_DECODE_SQUARE)
-                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
-}
-
-/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
-static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int operand = at >= desc.a.shape.groups;
-    const int32_t g = operand ? at - desc.a.shape.groups : at;
-    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
-    const tegroup_impl_product p =
-        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
-    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
-    const tegroup_impl_sides sides =
-        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
-    const bool turned = tegroup_impl_decode_turned(call, operand);
-    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
-                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    walk->from = from;
-    walk->before = before;
-    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
-    for (int32_t apart = 1; apart < 32; apart *= 2) {
-        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
-        if (lane >= apart) walk->upto += other;
-    }
-}
-
-/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
- * would be taken from those that decode. */
-static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
-                                                             tegroup_impl_decode_walk *walk,
-                                                             tegroup_impl_gpu_codes (&codes)[2],
-                                                             tegroup_impl_decode_tile *tile) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
-    uint32_t behind; /* lanes whose tiles end behind t */
-    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
-        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
-                                    walk);
-    if (behind == 0) {
-        if (lane == 0) tile->operand = -1;
-        return;
-    }
-    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
-                  g = operand ? at - groups : at;
-    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
-    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
-    const tegroup_snapshot_view &view = call.call.views[operand];
-    tegroup_impl_gpu_codes &of = codes[operand];
-    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
-    if (lane == 0) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
-        const bool turned = tegroup_impl_decode_turned(call, operand);
-        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
-        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
-        tile->operand = operand;
-        tile->turned = turned;
-        tile->row = number / across * size.rows;
-        tile->col = number % across * size.cols;
-        tile->rows = sides.rows;
-        tile->cols = sides.cols;
-        tile->ld = call.ld[operand];
-        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
-    }
-    __syncwarp();
-}
-
-/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
- * it of addresses that come through shared memory. */
-
-/* ---- scales ---- */
-
-/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
- * E4M3, codes are decoded as any are. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
-    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
-    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
-    return (code & 0x7fu) == 0x7fu
-               ? 0x7fffu
-               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
-                     & 0xffffu;
-}
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
-    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
-}
-
-/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                          int64_t col) {
-    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
-                                                                       int64_t col) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
-    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
-                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
-}
-/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
-    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
-}
-/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
- * one 32 of it, as swizzled scales lie in 32 lines. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                             bool down) {
-    const int64_t in_part = row % of.grid.part_rows;
-    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
-                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
-                                                                       bool down) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
-    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
-}
-static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
-}
-
-/* ---- tiles ---- */
-
-/* Up to 16 neighbouring codes of a line, one by one. */
-static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                     int32_t count) {
-    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
-}
-/* The `count` that exist, and zeros. */
-template <int BITS>
-static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                 int32_t count, bool aligned) {
-    if (count == 0) return make_uint4(0, 0, 0, 0);
-    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
-    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
-    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
-    return make_uint4(both.x, both.y, 0, 0);
-}
-
-/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
- * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
- * them. */
-template <int BITS, bool DOWN>
-static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
-                                                                const tegroup_impl_gpu_codes &codes) {
-    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
-                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
-    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
-    const bool aligned = codes.aligned;
-    if (count == 0) return;
-    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
-    uint16_t *to = tile.to + first * tile.ld + col;
-    uint32_t scales[8];
-    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
-#pragma unroll 1
-    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
-        if (left == 0) {
-            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
-            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
-#pragma unroll
-            for (int j = 0; DOWN && j < 16; j++) {
-                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
-                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
-            }
-        }
-        n = min(AT_ONCE, min(rows - done, left));
-        uint4 raw[AT_ONCE];
-        uint32_t half[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
-            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= n) break;
-            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
-            tegroup_impl_gpu_decode(how, BITS, true, piece);
-            if (DOWN) tegroup_impl_decode_by(scales, piece);
-            else tegroup_impl_decode_by_one(half[i], piece);
-            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
-            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
-        }
-        at += n * row_stride;
-        to += n * tile.ld;
-        if (!DOWN) scale_at += n * step;
-    }
-}
-
-/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
- * them. Scales are shifted in from the last row to the first. */
-static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
-                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
-    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll 1
-    for (int32_t j = count - 1; j >= 0; j--) {
-        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
-#pragma unroll
-        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
-        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
-    }
-    tegroup_impl_decode_by(scales, piece);
-}
-
-/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
- * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
- * next square meanwhile. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.col + mine,
-                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
-    const auto rows_at = [&](int64_t row) {
-        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
-    };
-    const auto load = [&](int64_t row) {
-        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
-                                              codes.aligned);
-    };
-    uint4 raw = load(tile.row + quarter * 16);
-#pragma unroll 1
-    for (int64_t from = tile.row; from < end; from += SIDE) {
-        const int64_t row = from + quarter * 16;
-        const int32_t count = rows_at(row);
-        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
-        raw = load(row + SIDE);
-        tegroup_impl_gpu_decode(how, BITS, true, piece);
-        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
-            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
-                                       piece);
-        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
-        __syncthreads(); /* what was turned before has been read */
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
-                (uint16_t)(piece[i / 2] >> i % 2 * 16);
-        __syncthreads();
-        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
-            if (tile.col + chunk * 8 < tile.ld)
-                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
-                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
-    }
-}
-
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
-    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
-    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
-}
-#endif
-
-static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
-    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
-#if TEGROUP_IMPL_HOPPER
-    __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ tegroup_impl_decode_tile found;
-    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
-    const tegroup_gemm_desc &desc = call.call.desc;
-    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
-    if (threadIdx.x < 32) {
-        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
-        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
-    }
-    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
-         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
-        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads(); /* the tile before has been decoded */
-        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
-        __syncthreads();
-        const tegroup_impl_decode_tile tile = found;
-        if (tile.operand < 0) break;
-        const tegroup_impl_gpu_codes &of = codes[tile.operand];
-        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
-        else tegroup_impl_decode_tile_of<4>(tile, of, square);
-    }
-#endif
-}
-
-/* ==== [57] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [58] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
@@ -14035,12 +14351,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(twice) : "r"(two));
         return twice;
     }
-    /* The two codes of a byte, which comes four times, of its lower bits in the lower half; times 2^-126. Of the copies
-     * the lowest has the lower code, the second the upper one's sign, and the third what is left of that. The product
-     * moves each to its place, where no other is and no carry comes. */
-    static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
-        return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
-    }
     /* Chunk i of the upper line, or of the lower one. */
     static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
         return load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
@@ -14082,10 +14392,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int at = i / 2 * 2, line = i % 2;
-            held[at][line] = of_e2m1(__byte_perm(chunks[i].x, 0, mine.pick));
-            held[at][2 + line] = of_e2m1(__byte_perm(chunks[i].y, 0, mine.pick));
-            held[at + 1][line] = of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
-            held[at + 1][2 + line] = of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
+            held[at][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].x, 0, mine.pick));
+            held[at][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].y, 0, mine.pick));
+            held[at + 1][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
+            held[at + 1][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
         }
         return false;
     }
@@ -14190,7 +14500,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [58] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [59] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -14657,7 +14967,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [59] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [60] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -14699,7 +15009,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [60] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [61] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -14780,7 +15090,7 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
 #else
     const int with_mma = 1;
 #endif
-    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_sm90_multiplied(p);
+    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_decoded_problem(p);
     const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
@@ -14809,7 +15119,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [61] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [62] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -14929,7 +15239,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [62] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [63] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -15009,7 +15319,6 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
                                                           tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
-    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
     tegroup_tensor decoded;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
@@ -15018,9 +15327,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan))
         return tegroup_impl_sm90_check_weights(desc, name, error);
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
-        TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
-                          "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
-        decoded = tegroup_impl_sm90_decoded(t, NULL);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, t, operand, name, error));
+        decoded = tegroup_impl_decoded(t, NULL);
         return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
     if (!tegroup_impl_sm90_repacks(&plan->problem, operand))
@@ -15337,7 +15645,8 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_plans_mma(plan)) return tegroup_impl_portable_gemm(plan, desc, stream, error);
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
+        return tegroup_impl_portable_multiply(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
 }
@@ -15346,45 +15655,16 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE,
-              weights = tegroup_impl_sm90_plans_weights(plan);
-    tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
-    tegroup_gemm_desc decoded = *desc;
+    tegroup_gemm_desc decoded;
     tegroup_impl_decode_call call;
     tegroup_layout layout;
-    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
-    multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
-    memset(&call, 0, sizeof call);
-    call.formats = tegroup_impl_gpu_formats_of(desc);
-    decoded.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
-    decoded.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
-    call.call = tegroup_impl_gpu_call_of(&decoded);
-    operands[TEGROUP_IMPL_A] = &decoded.a;
-    operands[TEGROUP_IMPL_B] = &decoded.b;
-    for (int i = 0; i < 2; i++) {
-        if (operands[i]->scaling == TEGROUP_SCALING_NONE || (i == TEGROUP_IMPL_B && weights)) continue;
-        *operands[i] =
-            tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
-        call.to[i] = (uint16_t *)operands[i]->data;
-        call.ld[i] = operands[i]->ld;
-    }
-    if (!tegroup_impl_sm90_decodes_any(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
-    decoded.a.global_scale_inv = decoded.b.global_scale_inv = NULL; /* They are in alpha. */
-    call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
-    decoded.alpha.data = call.alpha;
-    decoded.alpha.dtype = TEGROUP_DTYPE_F32;
-    decoded.alpha.space = TEGROUP_SPACE_DEVICE;
-    decoded.alpha.stride = 1;
-    if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
-    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    if (desc->d.shape.groups > 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-            "stream", "the kernels must launch", error));
-    if (weights) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
+    multiplied.problem = tegroup_impl_decoded_problem(&plan->problem);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &call, stream, error));
+    if (tegroup_impl_sm90_plans_weights(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }
@@ -15412,7 +15692,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [63] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [64] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -15456,7 +15736,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [64] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [65] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -15653,7 +15933,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [65] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [66] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -15685,7 +15965,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [66] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [67] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -15847,7 +16127,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [67] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [68] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -31,7 +31,6 @@
 typedef struct tegroup_impl_gpu_formats {
     tegroup_impl_scaled first[2];   /* before the first group */
     tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
-    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
     int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
 } tegroup_impl_gpu_formats;
 
@@ -43,7 +42,6 @@ static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup
     for (int i = 0; i < 2; i++) {
         formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
         formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
-        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
     }
     return formats;
 }
@@ -52,7 +50,7 @@ static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup
 typedef struct tegroup_impl_gpu_codes {
     tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
     const char *data;
-    int64_t at, line_stride, k_stride;
+    int64_t at, line_stride, k_stride, k_bits; /* k_bits: of k_stride elements */
     int64_t first_line; /* of the tile, in the group */
     int32_t lines;      /* that the tile has, at most 128 */
     int32_t bits;       /* of an element */
@@ -92,6 +90,38 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegrou
     __syncwarp();
 }
 
+/* Are the scales that a line has in parts of k? */
+static __device__ __forceinline__ bool tegroup_impl_gpu_codes_in_parts(const tegroup_impl_gpu_codes &codes) {
+    return codes.of.grid.parts > 1 && codes.of.sums_rows;
+}
+/* The index of the scale of an element. A call of its own, as it may take divisions of 64 bits. */
+static __device__ __noinline__ int64_t tegroup_impl_gpu_codes_scale(const tegroup_impl_gpu_codes &codes, int64_t line,
+                                                                    int64_t k) {
+    const int64_t i = codes.first_line + line, outer = codes.k_is_inner ? i : k, inner = codes.k_is_inner ? k : i;
+    return tegroup_impl_scale_at(&codes.of.grid, outer, inner);
+}
+
+/* Where a line of a tile has its scales, which a thread loads one after another. */
+struct tegroup_impl_gpu_line_scales {
+    int64_t from; /* the index of the first */
+    int32_t line;
+    bool there, strided; /* the line exists and has scales; they are at strides along k */
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes &codes, int32_t which) {
+        line = which;
+        there = codes.of.facts && line < codes.lines;
+        strided = codes.k_is_inner && !tegroup_impl_gpu_codes_in_parts(codes);
+        from = there && strided ? tegroup_impl_gpu_codes_scale(codes, line, 0) : 0;
+    }
+    __device__ __forceinline__ int64_t index(const tegroup_impl_gpu_codes &codes, int64_t k) const {
+        const tegroup_impl_scale_grid &grid = codes.of.grid;
+        if (!strided) return tegroup_impl_gpu_codes_scale(codes, line, k);
+        const int64_t at = k >> grid.inner_shift;
+        if (grid.swizzled) return from + (at >> 2) * 512 + (at & 3);
+        return from + (grid.packed ? (at >> 2) * grid.inner_stride + (at & 3) : at * grid.inner_stride);
+    }
+};
+
 /* Before the first group. */
 static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
                                                                     tegroup_impl_gpu_codes *codes) {
@@ -114,6 +144,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup
     codes->data = of.facts ? (const char *)of.data : plain;
     codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
     codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
+    codes->k_bits = codes->k_stride * codes->bits;
     codes->at = of.facts ? of.first + line * of.line_stride : 0;
     const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
                    bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
@@ -134,26 +165,17 @@ static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegro
     }
 }
 
-/* Loads the `count` elements that exist, and zeros for the others. */
-static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
-    const int32_t bits = codes.bits;
-#pragma unroll
-    for (int i = 0; i < 8; i++) raw[i] = 0;
-    if (count <= 0) return;
-    if (!aligned || count < 16) {
-        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-        return;
-    }
-    const char *from = codes.data + at * bits / 8;
+/* Loads the words of a whole piece from an aligned address. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_at(const char *from, int32_t bits, uint32_t (&raw)[8]) {
     if (bits == 4) {
-        const uint2 both = *(const uint2 *)from;
-        raw[0] = both.x;
-        raw[1] = both.y;
+        const uint2 both = __ldg((const uint2 *)from);
+        raw[0] = both.x, raw[1] = both.y;
         return;
     }
-    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
+    const uint4 low = __ldg((const uint4 *)from);
     raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
+    if (bits == 8) return;
+    const uint4 high = __ldg((const uint4 *)from + 1);
     raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
 }
 
@@ -186,15 +208,21 @@ static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_dec
     return how;
 }
 
+/* The two codes of E2M1 of a byte, which comes four times, as numbers of BF16 times 2^-126: the code of its lower bits
+ * in the lower half. Of the copies the lowest has the lower code, the second the upper one's sign, and the third what
+ * is left of that. The product moves each to its place, where no other is and no carry comes. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e2m1(uint32_t byte) {
+    return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
+}
+
 /* Decodes a piece in place. */
 static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
                                                                bool bf16, uint32_t (&raw)[8]) {
     if (bits == 4) {
 #pragma unroll
-        for (int i = 7; i >= 0; i--) {
-            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
-            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
-        }
+        for (int i = 7; i >= 0; i--)
+            raw[i] = tegroup_impl_gpu_mul2(
+                tegroup_impl_gpu_two_of_e2m1(__byte_perm(raw[i / 4], 0, 0x1111u * (uint32_t)(i % 4))), how.power, bf16);
     } else if (bits == 8) {
         uint32_t flags[4], any = 0;
 #pragma unroll
@@ -212,6 +240,17 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
             }
         }
     }
+}
+
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_half_of_scale(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
 }
 
 /* ---- the bias gradient ---- */

@@ -7,6 +7,7 @@
 #include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "base/build.h"
+#include "cuda/portable_decoded.h"
 #include "core/activation_formulas.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
@@ -17,8 +18,20 @@
 #include "cuda/portable_tiles.h"
 #include "cuda/portable_store.h"
 
+/* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
+ * tegroup_impl_portable_factors. */
+struct tegroup_impl_portable_no_factors {
+    static constexpr bool PROMOTE = false;
+    __device__ __forceinline__ void before(int32_t) {}
+    __device__ __forceinline__ bool after(int32_t) { return false; }
+    static constexpr bool one_column = true;
+    __device__ __forceinline__ float row(int) const { return 1; }
+    __device__ __forceinline__ float column(int) const { return 1; }
+};
+
 /* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
-template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false,
+          typename FACTORS = tegroup_impl_portable_no_factors>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
@@ -41,6 +54,8 @@ struct tegroup_impl_portable_block {
     int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
     int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
+    FACTORS factors;
+    float total[FACTORS::PROMOTE ? MI : 1][NI][4]; /* of sums over parts of k */
     uint32_t fa[MI][4], fb[2][4];
 
     __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
@@ -156,6 +171,7 @@ struct tegroup_impl_portable_block {
         if (WHOLE) fetch<ROWS>();
 #pragma unroll 1
         for (; left > 0; left--) {
+            factors.before(left);
             if (!WHOLE) {
                 load_into_a<false>(tile, free_stage());
                 load_into_b<false>(tile, free_stage());
@@ -165,7 +181,28 @@ struct tegroup_impl_portable_block {
             sixteen<WHOLE, ROWS, 1>(tile, true);
             sixteen<WHOLE, ROWS, 2>(tile, true);
             sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
+            if (factors.after(left)) promote<ROWS>();
         }
+    }
+    /* Adds the sums over a part of k, times their factors, and begins the next. */
+    template <int ROWS> __device__ __forceinline__ void promote() {
+        if (factors.one_column) promote_by<ROWS, true>();
+        else promote_by<ROWS, false>();
+    }
+    template <int ROWS, bool ONE_COLUMN> __device__ __forceinline__ void promote_by() {
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float factor = tegroup_impl_gpu_mul(factors.row(from_m + i * 16 + e / 2 * 8),
+                                                              factors.column(ONE_COLUMN ? 0 : from_n + j * 8 + e % 2));
+                    float &to = total[FACTORS::PROMOTE ? i : 0][j][e];
+                    to = tegroup_impl_gpu_fma(sum[i][j][e], factor, to);
+                    sum[i][j][e] = 0;
+                }
     }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
         /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
@@ -181,7 +218,7 @@ struct tegroup_impl_portable_block {
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+                for (int e = 0; e < 4; e++) sum[i][j][e] = total[FACTORS::PROMOTE ? i : 0][j][e] = 0;
         if (tile.k > 0) {
             arrive();
             if (SHARED && rows == 1) steps<true, 1>(tile);
@@ -189,6 +226,14 @@ struct tegroup_impl_portable_block {
             else if (SHARED && rows == 3) steps<true, 3>(tile);
             else if (whole) steps<true, MI>(tile);
             else steps<false, MI>(tile);
+        }
+        if (FACTORS::PROMOTE) {
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sum[i][j][e] = total[FACTORS::PROMOTE ? i : 0][j][e];
         }
         tegroup_impl_cp_wait<0>();
         __syncthreads(); /* the ring is free */

@@ -4,22 +4,29 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "layer/mlp_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "core/layout.h"
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "core/epilogue.h"
+#include "cuda/decoded.h"
+#include "cuda/portable_decoded.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
-#include "cuda/portable_tiles.h"
+#include "cuda/codes.h"
+#include "cuda/decode.h"
 #include "cuda/portable.h"
 #include "cuda/portable_f32.h"
 #include "cuda/portable_formats.h"
+#include "cuda/portable_promoted.h"
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -132,12 +139,27 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
-    if (tegroup_impl_quantised(p)) {
-        plan->tile_m = plan->tile_n = tegroup_impl_formats_block::TILE;
+    if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
+        typedef tegroup_impl_formats_block<false> block;
+        plan->tile_m = plan->tile_n = block::TILE;
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-        return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_formats_kernel,
-                                          tegroup_impl_formats_block::THREADS, tegroup_impl_formats_block::SHARED_BYTES,
-                                          error);
+        return tegroup_impl_portable_take(plan,
+                                          tegroup_impl_scales_values(p)
+                                              ? (const void *)tegroup_impl_portable_formats_kernel<false>
+                                              : (const void *)tegroup_impl_portable_formats_kernel<true>,
+                                          block::THREADS, block::SHARED_BYTES, error);
+    }
+    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p)) {
+        typedef tegroup_impl_portable_promoted_block<1> block;
+        plan->tile_m = block::TILE_M;
+        plan->tile_n = block::TILE_N;
+        plan->tile_k = block::TILE_K;
+        return tegroup_impl_portable_take(plan,
+                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
+                                          : p->op == TEGROUP_OP_DGRAD
+                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
+                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
+                                          block::THREADS, block::SHARED_BYTES, error);
     }
 #endif
     if (p->a == TEGROUP_DTYPE_F32) {
@@ -162,18 +184,51 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         error);
 }
 
-static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+/* Decoded operands are as planned. */
+static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    for (int i = 0; i < 2; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+    }
+    return TEGROUP_OK;
+}
+
+/* Runs the kernel of a plan on operands that are not quantised. */
+static inline tegroup_status tegroup_impl_portable_multiply(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-#if TEGROUP_IMPL_FP8_KERNELS
-    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
-#endif
     arguments[0] = &call;
     arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
+}
+
+static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FP8_KERNELS
+    const uint32_t operands = tegroup_impl_portable_decoded(plan);
+    if (operands) { /* A bias gradient is the sum of a quantised dY's values themselves. */
+        tegroup_gemm_desc decoded;
+        tegroup_impl_decode_call call;
+        tegroup_layout layout;
+        tegroup_impl_layout_begin(&layout);
+        tegroup_impl_portable_workspace(plan, &layout);
+        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
+                             ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
+                             : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
+        return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+    }
+    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
+#endif
+    return tegroup_impl_portable_multiply(plan, desc, stream, error);
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS

@@ -15,7 +15,6 @@
  * 9.7.13). Sizes come from the snapshot. Each element is summed over k in steps of 16 from 0 upwards in every tile, so
  * the choice of the tile never changes a bit. A "line" is a row of A' or a column of B', which are the operands as
  * multiplied: D = A' B'. */
-#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 #define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that the scheduler finds at a time */
 
 /* A tile of a group's product: where its operands and results begin, and how much of the group lies within it. */

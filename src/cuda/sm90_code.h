@@ -11,6 +11,7 @@
 #include "formats/dtype.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/decoded.h"
 #include "cuda/sm90_decoded.h"
 #include "cuda/sm90_weights_kernels.h"
 #include "cuda/sm90_fp8_kernels.h"
@@ -101,7 +102,7 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
 #else
     const int with_mma = 1;
 #endif
-    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_sm90_multiplied(p);
+    const tegroup_problem *p = &plan->problem, multiplied = tegroup_impl_decoded_problem(p);
     const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;

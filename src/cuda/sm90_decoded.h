@@ -5,20 +5,18 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
-#include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
-#include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/decoded.h"
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -26,9 +24,7 @@
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
-static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
-    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
-}
+static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
 
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
 static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
@@ -103,46 +99,17 @@ static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
     return tegroup_impl_sm90_decodes(&plan->problem)
            && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
 }
-/* Whether a plan decodes something into workspace. */
-static inline int tegroup_impl_sm90_decodes_any(const tegroup_plan *plan) {
-    return tegroup_impl_scaled_by_8_bits(plan->problem.a_scaling)
-           || (tegroup_impl_sm90_decodes(&plan->problem) && !tegroup_impl_sm90_plans_weights(plan));
+/* Which operands a plan decodes into workspace: bit 0 stands for A, bit 1 for B. */
+static inline uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
+    const uint32_t held = tegroup_impl_sm90_plans_weights(plan) ? 1u << TEGROUP_IMPL_B : 0u;
+    return tegroup_impl_sm90_decodes(&plan->problem) ? tegroup_impl_quantised_operands(&plan->problem) & ~held : 0;
 }
 
-/* A problem as its kernel multiplies it. */
-static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
-    tegroup_problem multiplied = *p;
-    if (!tegroup_impl_sm90_decodes(p)) return multiplied;
-    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
-    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
-    return multiplied;
-}
-
-/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
-#define TEGROUP_IMPL_SM90_DECODED_PIECE 16
-static inline int64_t tegroup_impl_sm90_decoded_ld(int64_t cols) {
-    return tegroup_impl_align(cols, TEGROUP_IMPL_SM90_DECODED_PIECE);
-}
-
-/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
-static inline tegroup_tensor tegroup_impl_sm90_decoded(const tegroup_tensor *t, void *data) {
-    tegroup_tensor decoded;
-    memset(&decoded, 0, sizeof decoded);
-    decoded.shape = t->shape;
-    decoded.dtype = TEGROUP_DTYPE_BF16;
-    decoded.ld = tegroup_impl_sm90_decoded_ld(t->shape.cols);
-    decoded.data = data;
-    return decoded;
-}
-
-/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+/* Notes how many rows the buffers of decoded operands have. */
 static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
-    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    int i;
-    for (i = 0; i < 2; i++)
-        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling)
-            && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, &plan->problem)))
-            plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
+    const uint32_t held = tegroup_impl_sm90_holds_weights(desc, &plan->problem) ? 1u << TEGROUP_IMPL_B : 0u;
+    if (tegroup_impl_sm90_decodes(&plan->problem))
+        tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
 }
 
 #define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
@@ -177,21 +144,4 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
                      2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits),
                  memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
-}
-
-enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
-
-static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
-    static const char *const names[2] = {"decoded a", "decoded b"};
-    const tegroup_problem *p = &plan->problem;
-    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
-    int i;
-    if (!tegroup_impl_sm90_decodes(p)) return;
-    for (i = 0; i < 2; i++) {
-        const int64_t row = tegroup_impl_mul(2, tegroup_impl_sm90_decoded_ld(cols[i])),
-                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
-        tegroup_impl_layout_add(layout, names[i],
-                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
-    }
-    if (tegroup_impl_sm90_decodes_any(plan)) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }

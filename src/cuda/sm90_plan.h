@@ -4,7 +4,6 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
-#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
@@ -27,17 +26,18 @@
 #include "core/epilogue.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/decoded.h"
 #include "cuda/sm90_decoded.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
+#include "cuda/decode.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_scheduler.h"
 #include "cuda/sm90_multiply.h"
-#include "cuda/sm90_decode.h"
 #include "cuda/sm90_code.h"
 #include "cuda/sm90_repack_kernels.h"
 
@@ -119,7 +119,6 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
                                                           tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
-    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
     tegroup_tensor decoded;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
@@ -128,9 +127,8 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
     if (operand == TEGROUP_IMPL_B && tegroup_impl_sm90_plans_weights(plan))
         return tegroup_impl_sm90_check_weights(desc, name, error);
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
-        TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
-                          "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
-        decoded = tegroup_impl_sm90_decoded(t, NULL);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, t, operand, name, error));
+        decoded = tegroup_impl_decoded(t, NULL);
         return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
     if (!tegroup_impl_sm90_repacks(&plan->problem, operand))
@@ -447,7 +445,8 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (!epilogue && tegroup_impl_sm90_plans_mma(plan)) return tegroup_impl_portable_gemm(plan, desc, stream, error);
+    if (!epilogue && tegroup_impl_sm90_plans_mma(plan))
+        return tegroup_impl_portable_multiply(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
 }
@@ -456,45 +455,16 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE,
-              weights = tegroup_impl_sm90_plans_weights(plan);
-    tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
-    tegroup_gemm_desc decoded = *desc;
+    tegroup_gemm_desc decoded;
     tegroup_impl_decode_call call;
     tegroup_layout layout;
-    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
-    multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
-    memset(&call, 0, sizeof call);
-    call.formats = tegroup_impl_gpu_formats_of(desc);
-    decoded.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
-    decoded.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
-    call.call = tegroup_impl_gpu_call_of(&decoded);
-    operands[TEGROUP_IMPL_A] = &decoded.a;
-    operands[TEGROUP_IMPL_B] = &decoded.b;
-    for (int i = 0; i < 2; i++) {
-        if (operands[i]->scaling == TEGROUP_SCALING_NONE || (i == TEGROUP_IMPL_B && weights)) continue;
-        *operands[i] =
-            tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
-        call.to[i] = (uint16_t *)operands[i]->data;
-        call.ld[i] = operands[i]->ld;
-    }
-    if (!tegroup_impl_sm90_decodes_any(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
-    decoded.a.global_scale_inv = decoded.b.global_scale_inv = NULL; /* They are in alpha. */
-    call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
-    decoded.alpha.data = call.alpha;
-    decoded.alpha.dtype = TEGROUP_DTYPE_F32;
-    decoded.alpha.space = TEGROUP_SPACE_DEVICE;
-    decoded.alpha.stride = 1;
-    if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
-    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    if (desc->d.shape.groups > 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-            "stream", "the kernels must launch", error));
-    if (weights) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
+    multiplied.problem = tegroup_impl_decoded_problem(&plan->problem);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &call, stream, error));
+    if (tegroup_impl_sm90_plans_weights(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }

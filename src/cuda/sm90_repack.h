@@ -11,6 +11,7 @@
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
+#include "cuda/decoded.h"
 #include "cuda/sm90_decoded.h"
 #include "cuda/sm90_fp8_kernels.h"
 
@@ -71,7 +72,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;
-    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
+    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_decoded_workspace(plan, tegroup_impl_sm90_decoded(plan), layout);
     if (tegroup_impl_sm90_multiplies_fp8(p)) tegroup_impl_sm90_fp8_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))

@@ -282,12 +282,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(twice) : "r"(two));
         return twice;
     }
-    /* The two codes of a byte, which comes four times, of its lower bits in the lower half; times 2^-126. Of the copies
-     * the lowest has the lower code, the second the upper one's sign, and the third what is left of that. The product
-     * moves each to its place, where no other is and no carry comes. */
-    static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
-        return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
-    }
     /* Chunk i of the upper line, or of the lower one. */
     static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
         return load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
@@ -329,10 +323,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int at = i / 2 * 2, line = i % 2;
-            held[at][line] = of_e2m1(__byte_perm(chunks[i].x, 0, mine.pick));
-            held[at][2 + line] = of_e2m1(__byte_perm(chunks[i].y, 0, mine.pick));
-            held[at + 1][line] = of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
-            held[at + 1][2 + line] = of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
+            held[at][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].x, 0, mine.pick));
+            held[at][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].y, 0, mine.pick));
+            held[at + 1][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
+            held[at + 1][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
         }
         return false;
     }

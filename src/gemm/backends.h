@@ -13,6 +13,7 @@
 #include "core/epilogue.h"
 #include "cpu/gemm_kernel.h"
 #include "cuda/cublaslt_setup.h"
+#include "cuda/portable_decoded.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/sm90_choice.h"
 
@@ -91,6 +92,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
 static inline tegroup_impl_image_function tegroup_impl_portable_image;
 static inline tegroup_impl_plan_function tegroup_impl_portable_plan;
+static inline tegroup_impl_check_function tegroup_impl_portable_check;
 static inline tegroup_impl_run_function tegroup_impl_portable_gemm;
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
@@ -101,11 +103,13 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
     {                                                                                                                  \
-        NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL,   \
-            NULL, NULL, TEGROUP_IMPL_PORTABLE_FUSED                                                                    \
+        tegroup_impl_portable_workspace, tegroup_impl_portable_tile, tegroup_impl_portable_image,                      \
+            tegroup_impl_portable_plan, tegroup_impl_portable_check, tegroup_impl_portable_gemm, NULL, NULL, NULL,     \
+            TEGROUP_IMPL_PORTABLE_FUSED                                                                                \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
+#define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
+    TEGROUP_IMPL_NOT_BUILT(tegroup_impl_portable_workspace, tegroup_impl_portable_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)

@@ -20,7 +20,10 @@ static int portable_here(void) {
     return major >= 8;
 }
 
-static struct { double worst; int64_t problems, elements; } totals;
+static struct { double worst; int64_t problems, elements, first; } totals;
+
+/* options.expected_rows: operands are decoded on the way to shared memory, or, where that can be, first; or the plan chooses. */
+static const int64_t ways[3] = {1, INT64_MAX / 2, 0};
 
 static void say(const char *wrong, const problem *p, const scaling_row *fa, const scaling_row *fb, const quantised q[2], uint64_t seed) {
     fprintf(stderr, "%s: %s x %s, op %d, seed %llu, groups %d n %ld k %ld uniform %d ng %d kg %d lists %d parts %ld %ld transposed %d %d columnwise %d %d strides %d %d types %d %d out %d bias %d: %s %s\n",
@@ -37,12 +40,14 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     memset(q, 0, sizeof q);
     quantised_problem(&p, &r, fa, fb, op, q, 1);
     p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+    p.desc.options.expected_rows = ways[seed % 3];
     if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
     problem_reference(&p);
     if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused";
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
         totals.problems++;
+        totals.first += p.plan.workspace_bytes > 0;
         totals.elements += v.count + b.count;
         totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
         if (!(v.worst <= 1)) wrong = "result";
@@ -70,7 +75,9 @@ TEST(formats_gpu, fp64) {
                     ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
                 }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
-    printf("%ld pairs and ops, %ld problems, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.elements, totals.worst);
+    ASSERT_TRUE(totals.first > totals.problems / 5 && totals.first < totals.problems * 4 / 5);
+    printf("%ld pairs and ops, %ld problems, %ld of them decoded first, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.first,
+           (long)totals.elements, totals.worst);
 }
 
 /* The operand as a plain one of BF16, in the places of its F64 grid. */
@@ -109,6 +116,7 @@ TEST(formats_gpu, bits_of_bf16) {
             continue;
         }
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+        p.desc.options.expected_rows = ways[i % 3];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
         double *quantised_bits = results_of(&p, &count);
         problem_reset(&p);
@@ -127,6 +135,43 @@ TEST(formats_gpu, bits_of_bf16) {
     }
     ASSERT_GT(compared, 0);
     printf("%ld results of the same bits\n", (long)compared);
+}
+
+/* Products with scales of F32 have the same bits whether operands are decoded first or on the way to shared memory. */
+TEST(formats_gpu, both_ways_have_the_same_bits) {
+    int64_t compared = 0, first = 0;
+    if (!portable_here()) return;
+    for (int64_t i = 0; i < scaled(900); i++) {
+        rng r = rng_seed(99000000u + (uint64_t)i);
+        const scaling_row *fa = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL, *fb = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL;
+        const tegroup_op op = (tegroup_op)rng_int(&r, 1, 3);
+        problem p;
+        quantised q[2];
+        int64_t count, again;
+        memset(q, 0, sizeof q);
+        if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
+        quantised_problem(&p, &r, fa, fb, op, q, 1);
+        p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+        p.desc.options.expected_rows = ways[0];
+        ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
+        ASSERT_EQ(p.plan.workspace_bytes, (size_t)0);
+        double *on_the_way = results_of(&p, &count);
+        problem_reset(&p);
+        p.desc.options.expected_rows = ways[1];
+        ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
+        first += p.plan.workspace_bytes > 0;
+        double *decoded_first = results_of(&p, &again);
+        ASSERT_EQ(count, again);
+        const int same = memcmp(on_the_way, decoded_first, (size_t)count * 8) == 0;
+        if (!same) say("other bits", &p, fa, fb, q, 99000000u + (uint64_t)i);
+        ASSERT_TRUE(same);
+        compared += count;
+        free(on_the_way);
+        free(decoded_first);
+        problem_release(&p);
+    }
+    ASSERT_TRUE(compared > 0 && first > 0);
+    printf("%ld results of the same bits, %ld products decoded first\n", (long)compared, (long)first);
 }
 
 /* ---- operands that the test lays out itself --------------------------------------------------------------------------- */
@@ -151,26 +196,38 @@ static tegroup_gemm_desc forward_of(tegroup_tensor a, tegroup_tensor b, tegroup_
     return desc;
 }
 
-static tegroup_status planned_and_run(const tegroup_gemm_desc *desc) {
+/* Makes the plan of a call, and gives it workspace, which holds NaN. */
+static tegroup_status planned(tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
+    const tegroup_status status = tegroup_plan_make(desc, NULL, plan, error);
+    if (status != TEGROUP_OK || plan->workspace_bytes == 0) return status;
+    desc->options.workspace_bytes = plan->workspace_bytes;
+    MUST(cudaMalloc(&desc->options.workspace, plan->workspace_bytes));
+    MUST(cudaMemset(desc->options.workspace, 0xff, plan->workspace_bytes));
+    return status;
+}
+static tegroup_status planned_and_run(tegroup_gemm_desc desc) {
     tegroup_plan plan;
     tegroup_error error;
-    tegroup_status status = tegroup_plan_make(desc, NULL, &plan, &error);
-    if (status == TEGROUP_OK) status = tegroup_gemm(&plan, desc, NULL, &error);
+    tegroup_status status = planned(&desc, &plan, &error);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&plan, &desc, NULL, &error);
     if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
     MUST(cudaDeviceSynchronize());
+    MUST(cudaFree(desc.options.workspace));
     return status;
 }
 
-/* D = 1 * b in F32 for `lines` rows of b of `k` elements, whose first holds a value and whose others are 0; NaN in any payload. */
-static int first_elements(tegroup_dtype one, tegroup_tensor b, int64_t lines, int64_t k, float *got) {
+/* D = 1 * b in F32 for `lines` rows of b of `k` elements, whose first holds a value and whose others are 0; NaN in any payload. way: one
+ * of ways. */
+static int first_elements(int way, tegroup_dtype one, tegroup_tensor b, int64_t lines, int64_t k, float *got) {
     void *d;
     uint16_t *row = (uint16_t *)calloc((size_t)k, 2);
     store(one, row, 0, 1);
     void *a = up_to_device(row, (size_t)k * 2);
     MUST(cudaMalloc(&d, (size_t)lines * 4));
     MUST(cudaMemset(d, 0xff, (size_t)lines * 4));
-    const tegroup_gemm_desc desc = forward_of(tegroup_tensor_uniform(1, 1, k, one, a), b, tegroup_tensor_uniform(1, 1, lines, TEGROUP_DTYPE_F32, d));
-    const tegroup_status status = planned_and_run(&desc);
+    tegroup_gemm_desc desc = forward_of(tegroup_tensor_uniform(1, 1, k, one, a), b, tegroup_tensor_uniform(1, 1, lines, TEGROUP_DTYPE_F32, d));
+    desc.options.expected_rows = ways[way];
+    const tegroup_status status = planned_and_run(desc);
     MUST(cudaMemcpy(got, d, (size_t)lines * 4, cudaMemcpyDeviceToHost));
     MUST(cudaFree(a));
     MUST(cudaFree(d));
@@ -185,7 +242,8 @@ TEST(formats_gpu, every_code) {
     if (!portable_here()) return;
     for (int e5m2 = 0; e5m2 < 2; e5m2++)
         for (int64_t k = 1; k <= 16; k += 15)
-            for (int f16 = 0; f16 < 2; f16++) {
+            for (int f16 = 0; f16 < 2; f16++)
+              for (int way = 0; way < 2; way++) {
                 const tegroup_dtype type = e5m2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
                 unsigned char codes[256 * 16] = {0};
                 const float scale = 1;
@@ -194,7 +252,7 @@ TEST(formats_gpu, every_code) {
                 tegroup_tensor b = tegroup_tensor_uniform(1, 256, k, type, up_to_device(codes, sizeof codes));
                 b.scaling = TEGROUP_SCALING_TENSOR;
                 b.scale_inv = up_to_device(&scale, 4);
-                ASSERT_TRUE(first_elements(f16 ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, b, 256, k, got));
+                ASSERT_TRUE(first_elements(way, f16 ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, b, 256, k, got));
                 for (int code = 0; code < 256; code++) {
                     const float want = (float)decode_small(type, (unsigned)code) + 0.0f; /* a sum of -0 and 0 is 0 */
                     if (!same_float(got[code], want)) fprintf(stderr, "type %d code %d beside %s: %g for %g\n", (int)type, code, f16 ? "F16" : "BF16", (double)got[code], (double)want);
@@ -212,7 +270,8 @@ TEST(formats_gpu, every_code_and_scale) {
         {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3}};
     enum { K = 16, MOST = 65536 };
     if (!portable_here()) return;
-    for (int f = 0; f < 4; f++) {
+    for (int f = 0; f < 4; f++)
+      for (int way = 0; way < 2; way++) {
         const tegroup_dtype type = formats[f].type;
         const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? K / 2 : K;
         unsigned char *codes = (unsigned char *)calloc((size_t)lines, (size_t)row), *scales = (unsigned char *)calloc((size_t)lines, 4);
@@ -227,11 +286,11 @@ TEST(formats_gpu, every_code_and_scale) {
         tegroup_tensor b = tegroup_tensor_uniform(1, lines, K, type, up_to_device(codes, (size_t)lines * (size_t)row));
         b.scaling = formats[f].scaling;
         b.scale_inv = up_to_device(scales, (size_t)lines * 4);
-        ASSERT_TRUE(first_elements(TEGROUP_DTYPE_BF16, b, lines, K, got));
+        ASSERT_TRUE(first_elements(way, TEGROUP_DTYPE_BF16, b, lines, K, got));
         MUST(cudaFree(b.data));
         MUST(cudaFree(b.scale_inv));
         b = tegroup_tensor_uniform(1, lines, K, TEGROUP_DTYPE_BF16, up_to_device(values, (size_t)lines * K * 2));
-        ASSERT_TRUE(first_elements(TEGROUP_DTYPE_BF16, b, lines, K, want));
+        ASSERT_TRUE(first_elements(way, TEGROUP_DTYPE_BF16, b, lines, K, want));
         MUST(cudaFree(b.data));
         for (int i = 0; i < lines; i++) {
             /* NaN is one value, whose zeros are NaN, too, where it is the scale's */
@@ -261,10 +320,9 @@ static double row_times_weight(const unsigned char *x, const float *x_scale, con
 
 /* One graph of prepare and product, replayed with 100 arrays of sizes. In one of them one leads out of the buffer and one is
  * negative: what is written lies within D all the same, and the group before them is right. */
-TEST(formats_gpu, sizes_of_a_graph) {
+static void sizes_of_a_graph(int way) {
     static const int64_t counts[][GROUPS] = {{140, 0, 60}, {10, 255, 35}, {0, 0, 0}, {129, 1, 100}, {50, INT64_MAX, -7}};
     enum { GIVEN = sizeof counts / sizeof *counts, BAD = GIVEN - 1, TURNS = 100 }; /* the others are drawn */
-    if (!portable_here()) return;
     rng r = rng_seed(4711);
     unsigned char *x = (unsigned char *)malloc(ROWS * K), *w = (unsigned char *)malloc(GROUPS * N * K);
     float x_scale[ROWS], w_scale[GROUPS * 2 * 4];
@@ -293,7 +351,9 @@ TEST(formats_gpu, sizes_of_a_graph) {
     desc.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
     desc.b.scale_inv = up_to_device(w_scale, sizeof w_scale);
     tegroup_plan plan;
-    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    desc.options.expected_rows = ways[way];
+    ASSERT_EQ(planned(&desc, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.workspace_bytes > 0, way == 1);
     tegroup_gemm_desc lost = desc; /* scales that are not on the device */
     lost.options.check_level = TEGROUP_CHECK_DEEP;
     lost.a.scale_inv = x_scale;
@@ -338,9 +398,11 @@ TEST(formats_gpu, sizes_of_a_graph) {
     MUST(cudaGraphExecDestroy(step));
     MUST(cudaGraphDestroy(graph));
     MUST(cudaStreamDestroy(stream));
-    void *const all[] = {(void *)rows.row_sizes.data, snapshot, d, desc.a.data, desc.b.data, desc.a.scale_inv, desc.b.scale_inv};
-    for (int i = 0; i < 7; i++) MUST(cudaFree(all[i]));
+    void *const all[] = {(void *)rows.row_sizes.data, snapshot, d, desc.a.data, desc.b.data, desc.a.scale_inv, desc.b.scale_inv, desc.options.workspace};
+    for (int i = 0; i < 8; i++) MUST(cudaFree(all[i]));
     free(x), free(w), free(got);
 }
+TEST(formats_gpu, sizes_of_a_graph) { if (portable_here()) sizes_of_a_graph(0); }
+TEST(formats_gpu, sizes_of_a_graph_decoded_first) { if (portable_here()) sizes_of_a_graph(1); }
 
 TEST_MAIN()

@@ -1,19 +1,29 @@
-/* ---- Hopper GEMM: decoding operands ---- */
+/* ---- Decoding operands before they are multiplied ---- */
 
 #pragma once
 #include "base/version.h"
+#include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "core/layout_types.h"
 #include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
 #include "base/arithmetic.h"
+#include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
+#include "core/field_names.h"
+#include "core/problem.h"
+#include "core/choice.h"
 #include "core/product.h"
 #include "core/quantised.h"
+#include "cuda/decoded.h"
+#include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
-#include "cuda/hopper.h"
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -46,7 +56,6 @@ typedef struct tegroup_impl_decode_tile {
     int32_t turned;  /* columns have neighbours in memory: a transposed copy */
 } tegroup_impl_decode_tile;
 
-#if TEGROUP_IMPL_HOPPER
 /* ---- scheduling: one warp finds a block's tiles ---- */
 
 /* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
@@ -142,18 +151,11 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
 
 /* ---- scales ---- */
 
-/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
- * E4M3, codes are decoded as any are. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
-    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
-    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
-    return (code & 0x7fu) == 0x7fu
-               ? 0x7fffu
-               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
-                     & 0xffffu;
-}
+/* Scales of F32 multiply sums, so that values are left as they are: times 1. */
 static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
-    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
+    if (of.facts->scale_dtype == TEGROUP_DTYPE_F32) return 0x3f80u;
+    return tegroup_impl_gpu_half_of_scale(of.scale_dtype == TEGROUP_DTYPE_F8E8M0,
+                                          __ldg((const uint8_t *)of.scales + at));
 }
 
 /* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
@@ -337,11 +339,12 @@ static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup
     else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
     else tegroup_impl_decode_rows<BITS, false>(tile, codes);
 }
-#endif
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
-    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
-#if TEGROUP_IMPL_HOPPER
+    tegroup_impl_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
+#else
     __shared__ tegroup_impl_gpu_codes codes[2];
     __shared__ tegroup_impl_decode_tile found;
     __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
@@ -365,4 +368,42 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
         else tegroup_impl_decode_tile_of<4>(tile, of, square);
     }
 #endif
+}
+
+/* Enqueues the decoding of `operands`, bit 0 for A and bit 1 for B, to where `layout`, of the plan's workspace, says.
+ * decoded: the product that is left, with operands as they are read; its bias gradient is not that of a quantised dY,
+ * which tegroup_impl_formats_bias_grad makes of call->call. */
+static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                 const tegroup_layout *layout, uint32_t operands,
+                                                 tegroup_gemm_desc *decoded, tegroup_impl_decode_call *call,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tensor *const tensors[2] = {&decoded->a, &decoded->b};
+    void *const workspace = desc->options.workspace;
+    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    memset(call, 0, sizeof *call);
+    *decoded = *desc;
+    decoded->a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    decoded->b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    if (operands == 0) return TEGROUP_OK;
+    call->formats = tegroup_impl_gpu_formats_of(desc);
+    call->call = tegroup_impl_gpu_call_of(decoded);
+    for (int i = 0; i < 2; i++) {
+        if (!(operands >> i & 1u) || tensors[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        *tensors[i] = tegroup_impl_decoded(tensors[i], tegroup_impl_layout_at(layout, i, workspace));
+        call->to[i] = (uint16_t *)tensors[i]->data;
+        call->ld[i] = tensors[i]->ld;
+    }
+    call->alpha = (float *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_DECODED_ALPHA, workspace);
+    decoded->a.global_scale_inv = decoded->b.global_scale_inv = NULL; /* They are in alpha. */
+    decoded->alpha.data = call->alpha;
+    decoded->alpha.dtype = TEGROUP_DTYPE_F32;
+    decoded->alpha.space = TEGROUP_SPACE_DEVICE;
+    decoded->alpha.stride = 1;
+    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
+        decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
+    if (desc->d.shape.groups == 0) return TEGROUP_OK;
+    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, *call),
+        "stream", "the kernels must launch", error);
 }

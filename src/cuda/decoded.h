@@ -1,0 +1,91 @@
+/* ---- Operands that are decoded before they are multiplied ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/field_names.h"
+#include "core/choice.h"
+#include "core/quantised.h"
+
+/* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
+ * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
+ * NVFP4's scale of a group, of F32, goes through alpha. */
+
+/* The quantised operands: bit 0 stands for A, bit 1 for B. */
+static inline uint32_t tegroup_impl_quantised_operands(const tegroup_problem *p) {
+    return (p->a_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_A : 0u)
+           | (p->b_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_B : 0u);
+}
+/* Are their scales of 8 bits? Those of both are, or neither's. */
+static inline int tegroup_impl_scales_values(const tegroup_problem *p) {
+    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
+}
+
+/* The problem of BF16 that is left of it then. */
+static inline tegroup_problem tegroup_impl_decoded_problem(const tegroup_problem *p) {
+    tegroup_problem multiplied = *p;
+    if (!tegroup_impl_scales_values(p)) return multiplied;
+    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
+    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
+    return multiplied;
+}
+
+/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
+#define TEGROUP_IMPL_DECODED_PIECE 16
+static inline int64_t tegroup_impl_decoded_ld(int64_t cols) {
+    return tegroup_impl_align(cols, TEGROUP_IMPL_DECODED_PIECE);
+}
+
+/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
+static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void *data) {
+    tegroup_tensor decoded;
+    memset(&decoded, 0, sizeof decoded);
+    decoded.shape = t->shape;
+    decoded.dtype = TEGROUP_DTYPE_BF16;
+    decoded.ld = tegroup_impl_decoded_ld(t->shape.cols);
+    decoded.data = data;
+    return decoded;
+}
+
+/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+static inline void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands, tegroup_plan *plan) {
+    if (operands >> TEGROUP_IMPL_A & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] = (uint64_t)desc->a.shape.rows;
+    if (operands >> TEGROUP_IMPL_B & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] = (uint64_t)desc->b.shape.rows;
+}
+
+/* The workspace has room for as many rows as were planned. */
+static inline tegroup_status tegroup_impl_check_decoded_rows(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                             tegroup_impl_operand operand,
+                                                             const tegroup_impl_name *name, tegroup_error *error) {
+    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
+    TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
+                      "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
+    return TEGROUP_OK;
+}
+
+enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
+
+/* operands: those that are decoded. */
+static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint32_t operands, tegroup_layout *layout) {
+    static const char *const names[2] = {"decoded a", "decoded b"};
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
+    int i;
+    for (i = 0; i < 2; i++) {
+        const int64_t row = tegroup_impl_mul(2, tegroup_impl_decoded_ld(cols[i])),
+                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
+        tegroup_impl_layout_add(layout, names[i],
+                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
+    }
+    if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+}

@@ -1,0 +1,62 @@
+/* ---- Portable GEMM: operands that are decoded first ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/arithmetic.h"
+#include "formats/scale_layout.h"
+#include "core/field_names.h"
+#include "core/choice.h"
+#include "core/quantised.h"
+#include "cuda/decoded.h"
+
+/* Quantised operands of long groups are decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by
+ * their scales if these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
+ * (cuda/portable_promoted.h). Those of others are decoded on the way to shared memory (cuda/portable_formats.h), every
+ * time that a tile needs them. Results have the same bits. */
+
+#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+
+/* Rows of an average group from which on that is faster (docs/lab/decoded.md, "Portable"). */
+#define TEGROUP_IMPL_PORTABLE_DECODED_ROWS 2
+
+/* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
+ * where scales begin anew within a group, so does the walk of the kernel that decodes on the way. */
+static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
+    return t->scaling == TEGROUP_SCALING_NONE
+               ? t->dtype != TEGROUP_DTYPE_F16
+               : t->shape.rows > 0 && t->scale_parts <= 1
+                     && (tegroup_impl_scaled_by_8_bits(t->scaling)
+                         || tegroup_scaling_info(t->scaling)->block_inner % TEGROUP_IMPL_PORTABLE_TILE_K == 0);
+}
+/* The operands that a product decodes first: bit 0 stands for A, bit 1 for B. A buffer in workspace has rows of one
+ * width. */
+static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return p->groups > 0 && !p->irregular && tegroup_impl_portable_can_decode(&desc->a)
+                   && tegroup_impl_portable_can_decode(&desc->b)
+                   && tegroup_impl_expected_rows(desc, p)
+                          >= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_DECODED_ROWS, p->groups)
+               ? tegroup_impl_quantised_operands(p)
+               : 0;
+}
+/* Those that a plan decodes first. */
+static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
+    return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
+           | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
+}
+
+/* Notes them in a plan for any target. Its tile is chosen on the GPU. */
+static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                              tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+    (void)target, (void)forecast;
+    tegroup_impl_plan_decoded(desc, tegroup_impl_portable_decodes(desc, &plan->problem), plan);
+}
+static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    const uint32_t operands = tegroup_impl_portable_decoded(plan);
+    if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
+}
