@@ -145,10 +145,11 @@ bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many 
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
 
-bench-decoded: ## products of MXFP8, MXFP4 and NVFP4 on a Hopper GPU, beside those of BF16
+bench-decoded: ## products of MXFP8, MXFP4 and NVFP4 on a Hopper GPU, and by PORTABLE, beside those of BF16
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE -DTEGROUP_NO_F16 $(GENCODE) -I. tests/bench/bench_decoded.cu -o build/bench_decoded
 	build/bench_decoded
+	build/bench_decoded portable
 
 bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilogues and by themselves
 	@mkdir -p build

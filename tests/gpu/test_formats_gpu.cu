@@ -38,7 +38,9 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     quantised q[2];
     const char *wrong = NULL;
     memset(q, 0, sizeof q);
+    quantised_for_sm90 = seed / 3 % 2; /* of several blocks */
     quantised_problem(&p, &r, fa, fb, op, q, 1);
+    quantised_for_sm90 = 0;
     p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
     p.desc.options.expected_rows = ways[seed % 3];
     if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
@@ -150,7 +152,9 @@ TEST(formats_gpu, both_ways_have_the_same_bits) {
         int64_t count, again;
         memset(q, 0, sizeof q);
         if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
+        quantised_for_sm90 = i % 2; /* of several blocks */
         quantised_problem(&p, &r, fa, fb, op, q, 1);
+        quantised_for_sm90 = 0;
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
         p.desc.options.expected_rows = ways[0];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);

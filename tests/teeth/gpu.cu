@@ -116,7 +116,9 @@ TEST(teeth, quantised_products) {
         problem p;
         quantised q[2];
         if (!goes(fa, fb, ops[i / SCALINGS % 3])) continue;
+        quantised_for_sm90 = i / SCALINGS / 6 % 2; /* of several blocks */
         quantised_problem(&p, &r, fa, fb, ops[i / SCALINGS % 3], q, 1);
+        quantised_for_sm90 = 0;
         const tegroup_tensor *of[] = {&p.desc.a, &p.desc.b, &p.desc.c, &p.desc.d, &p.desc.bias};
         int built = 1; /* without F16 */
         for (int t = 0; t < 5; t++) built = built && of[t]->dtype != TEGROUP_DTYPE_F16;
