@@ -8741,6 +8741,24 @@ static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void 
     return decoded;
 }
 
+/* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
+ * places. t: with that copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
+    tegroup_tensor turned = *t;
+    turned.shape.rows = t->shape.cols;
+    turned.shape.cols = t->shape.rows;
+    turned.ld = tegroup_impl_align(t->shape.rows, TEGROUP_TRANSPOSED_ROWS);
+    turned.group_stride = 0;
+    turned.scale_outer_stride = turned.scale_inner_stride = 0;
+    return turned;
+}
+
+/* Whether scales lie in tiles of 128 x 4: the default packing. */
+static inline int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
+    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
+           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
+}
+
 /* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
 static inline void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands, tegroup_plan *plan) {
     if (operands >> TEGROUP_IMPL_A & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] = (uint64_t)desc->a.shape.rows;
@@ -8786,6 +8804,10 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
 /* Rows of an average group from which on that is faster (docs/lab/decoded.md, "Portable"). */
 #define TEGROUP_IMPL_PORTABLE_DECODED_ROWS 2
 
+/* And up to which weights are decoded in registers, where they can be (cuda/portable_weights.h), by the bits of a code:
+ * that needs no workspace, and is faster up to about so many. */
+#define TEGROUP_IMPL_PORTABLE_HELD_ROWS(bits) ((bits) == 8 ? 128 : 256)
+
 /* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
  * where scales begin anew within a group, so does the walk of the kernel that decodes on the way. */
 static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
@@ -8805,17 +8827,42 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
                ? tegroup_impl_quantised_operands(p)
                : 0;
 }
+
+/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, of few
+ * rows a group, whose k is whole steps. */
+static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
+    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
+    const int64_t k = turned ? p->n : p->k;
+    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(b.scaling)
+           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
+           && !p->irregular && p->groups > 0 && tegroup_impl_portable_can_decode(&desc->a) && k > 0
+           && k % TEGROUP_IMPL_PORTABLE_TILE_K == 0
+           && tegroup_impl_expected_rows(desc, p)
+                  <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
+}
+/* Whether a plan does so. */
+static inline int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) {
+    return plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] != 0;
+}
+
 /* Those that a plan decodes first. */
 static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
     return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
            | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
 }
 
-/* Notes them in a plan for any target. Its tile is chosen on the GPU. */
+/* Notes all that in a plan for any target. Its tile is chosen on the GPU. */
 static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                               tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+    const tegroup_problem *p = &plan->problem;
+    const int holds = tegroup_impl_portable_holds_weights(desc, p);
     (void)target, (void)forecast;
-    tegroup_impl_plan_decoded(desc, tegroup_impl_portable_decodes(desc, &plan->problem), plan);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)holds;
+    tegroup_impl_plan_decoded(desc,
+                              holds ? tegroup_impl_quantised_operands(p) & 1u << TEGROUP_IMPL_A
+                                    : tegroup_impl_portable_decodes(desc, p),
+                              plan);
 }
 static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const uint32_t operands = tegroup_impl_portable_decoded(plan);
@@ -8854,24 +8901,6 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
     return bytes;
 }
 
-/* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
- * places. t: with that copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_sm90_turned(const tegroup_tensor *t) {
-    tegroup_tensor turned = *t;
-    turned.shape.rows = t->shape.cols;
-    turned.shape.cols = t->shape.rows;
-    turned.ld = tegroup_impl_align(t->shape.rows, TEGROUP_TRANSPOSED_ROWS);
-    turned.group_stride = 0;
-    turned.scale_outer_stride = turned.scale_inner_stride = 0;
-    return turned;
-}
-
-/* Whether scales lie in tiles of 128 x 4, which TMA loads: the default packing. */
-static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
-    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
-           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
-}
-
 /* With -rdc=true no warp gets registers of another (setmaxnreg is ignored), and kernels that hold weights have too few
  * to be assembled. They are left out then. */
 #if defined(__CUDACC_RDC__)
@@ -8886,16 +8915,16 @@ static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
  * to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_sm90_turned(&desc->b) : desc->b;
+    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype), k = turned ? p->n : p->k,
                   ld = turned ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && (p->op == TEGROUP_OP_FORWARD || turned)
            && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
-           && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0
+           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
+           && tegroup_impl_sm90_can_flip(&unbiased) && k > 0 && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0
+           && b.group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

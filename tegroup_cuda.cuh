@@ -55,27 +55,28 @@
  *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
  *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
  *   [47] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [48] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [49] cuda/hopper.h            Hopper's instructions
- *   [50] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [51] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [52] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [53] cuda/sm90_block.h        Hopper GEMM: a block
- *   [54] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [55] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [56] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [57] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [58] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [59] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [60] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [61] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [62] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [63] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [64] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [65] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [66] gemm/machine_cuda.h      The GPU and the library at hand
- *   [67] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [68] gemm/functor_cuda.h      A product with a functor
+ *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [49] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [50] cuda/hopper.h            Hopper's instructions
+ *   [51] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [52] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [53] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [54] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [55] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [56] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [57] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [58] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [59] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [60] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [61] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [62] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [63] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [64] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [65] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [66] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [67] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [68] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [69] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -11575,9 +11576,295 @@ static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_p
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
+
+/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+
+/* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
+ * weights. These are E4M3 or E2M1 with scales of 8 bits, which a ring of stages brings to shared memory as they are.
+ * The product is multiplied transposed, as weights times rows: a thread then has the codes of two lines of weights in
+ * the registers that mma.sync takes, where it decodes them, and a tile may have as few as 8 rows. Sums are those of the
+ * BF16 product of the decoded numbers, in its order. */
+
+/* Where weights are. Of lists, every group has its own buffers. */
+typedef struct tegroup_impl_portable_held {
+    const char *codes;
+    const uint8_t *scales;
+    const void *const *code_lists, *const *scale_lists;
+    int64_t group_bytes, line_bytes;              /* of codes */
+    int64_t scale_group_bytes, scale_lines_bytes; /* the latter of 128 lines */
+    float alpha;                                  /* where the descriptor has none */
+} tegroup_impl_portable_held;
+
+template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
+    static constexpr int TILE_M = 64, TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
+    static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
+    static constexpr int LINE = TILE_K * BITS / 8, CHUNKS_A_LINE = LINE / 16, CODES_BYTES = TILE_N * LINE;
+    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2, SCALES_BYTES = 512, /* of 128 lines, 4 of each */
+        STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES, PADDED = TILE_N + 8;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 128;
+    static_assert(TILE_M * PADDED * 4 <= STAGES * STAGE_BYTES, "sums are put where the ring was");
+
+    uint32_t ring;
+    tegroup_impl_loader<TILE_M, true, THREADS> load_rows;
+    const char *codes, *scales; /* of the tile's lines */
+    int64_t line_bytes;
+    bool aligned;
+    float sum[MI][NI][4];
+
+    __device__ __forceinline__ explicit tegroup_impl_portable_weights_block(const void *memory)
+        : ring(tegroup_impl_shared(memory)) {}
+
+    static __device__ __forceinline__ int me() { return (int)threadIdx.x; }
+
+    /* ---- loading ---- */
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_portable_held &held) {
+        const int32_t g = tile.group;
+        const char *const first =
+            held.code_lists ? (const char *)held.code_lists[g] : held.codes + g * held.group_bytes;
+        const char *const scale = held.scale_lists ? (const char *)held.scale_lists[g]
+                                                   : (const char *)held.scales + g * held.scale_group_bytes;
+        line_bytes = held.line_bytes;
+        codes = first + tile.col * line_bytes;
+        scales = scale + tile.col / TILE_N * held.scale_lines_bytes;
+        aligned = (((uintptr_t)codes | (uintptr_t)scales | (uintptr_t)line_bytes) & 15) == 0;
+        load_rows.open(tile.a, tile.a_row, tile.m);
+    }
+    /* Loads step s, if it exists. Lines that do not exist are left as they are: so are their results. */
+    __device__ __forceinline__ void load(const tegroup_impl_gpu_tile &tile, int64_t s) {
+        const uint32_t stage = ring + (uint32_t)(s % STAGES) * STAGE_BYTES, to = stage + ROWS_BYTES;
+        if (s * TILE_K < tile.k) {
+            load_rows.template load<false>(stage + load_rows.place(), tile.a_row, TILE_K);
+            load_rows.advance(tile.a_row);
+#pragma unroll
+            for (int i = 0; i < CHUNKS_A_LINE; i++) {
+                const int chunk = me() + i * THREADS, line = chunk / CHUNKS_A_LINE;
+                copy(line < tile.n, to + (uint32_t)(chunk * 16),
+                     codes + line * line_bytes + s * LINE + chunk % CHUNKS_A_LINE * 16);
+            }
+            copy(me() < SCALES_BYTES / 16, to + CODES_BYTES + (uint32_t)(me() * 16),
+                 scales + (E4M3 ? s : s / 2) * SCALES_BYTES + me() * 16);
+        }
+        tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
+    }
+    /* 16 bytes, if they exist; byte by byte where the tensor is not aligned. */
+    __device__ __forceinline__ void copy(bool there, uint32_t to, const char *from) const {
+        if (aligned) tegroup_impl_cp_async_if<16>(there, to, from);
+        else if (there)
+#pragma unroll 1
+            for (int i = 0; i < 16; i++)
+                asm volatile("st.shared.u8 [%0], %1;" ::"r"(to + (uint32_t)i), "r"((uint32_t)(uint8_t)from[i])
+                             : "memory");
+    }
+
+    /* ---- decoding ---- */
+
+    static __device__ __forceinline__ uint4 take_chunk(uint32_t from) {
+        uint4 chunk;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                     : "r"(from)
+                     : "memory");
+        return chunk;
+    }
+    static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
+        return tegroup_impl_gpu_mul2(a, b, true);
+    }
+    /* Two codes of E4M3, each in both bytes of a half, NaN as 480; and which are NaN. */
+    static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
+        return mul2((two & 0x80008000u) | (two & 0x007f007fu) << 4, 0x7b807b80u);
+    }
+    static __device__ __forceinline__ uint32_t nans_of(uint32_t two) {
+        return ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    }
+    static __device__ __forceinline__ uint32_t with_nans(uint32_t value, uint32_t nans) {
+        return value | (nans - (nans >> 15));
+    }
+    static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
+        return mul2(tegroup_impl_gpu_two_of_e2m1(byte), 0x7e807e80u);
+    }
+    /* The codes of a line that this thread multiplies, of one half of a step: two for each half of both sixteens. from:
+     * the line's. Returns what is not 0 if one is NaN, which NANS makes of it. */
+    template <bool NANS>
+    static __device__ __forceinline__ uint32_t decode(uint32_t from, int half_step, uint32_t (&values)[2][2]) {
+        const uint32_t quarter = threadIdx.x % 4;
+        uint32_t any = 0;
+        if (BITS == 4) {
+            const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 16));
+            const uint32_t pick = 0x1111u * quarter;
+            values[0][0] = of_e2m1(__byte_perm(chunk.x, 0, pick));
+            values[0][1] = of_e2m1(__byte_perm(chunk.y, 0, pick));
+            values[1][0] = of_e2m1(__byte_perm(chunk.z, 0, pick));
+            values[1][1] = of_e2m1(__byte_perm(chunk.w, 0, pick));
+        } else {
+            const uint32_t pick = 0x1100u + 0x2222u * quarter; /* bytes 2q, 2q, 2q + 1, 2q + 1 of eight */
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 32 + i * 16));
+                const uint32_t two[2] = {__byte_perm(chunk.x, chunk.y, pick), __byte_perm(chunk.z, chunk.w, pick)};
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    any |= nans_of(two[j]);
+                    values[i][j] = NANS ? with_nans(of_e4m3(two[j]), nans_of(two[j])) : of_e4m3(two[j]);
+                }
+            }
+        }
+        return any;
+    }
+    /* The scales of both sixteens, twice each. four: those of a line that lie together; first: which is the first. */
+    static __device__ __forceinline__ void decode_scales(uint32_t four, uint32_t first, uint32_t (&by)[2]) {
+        if (E4M3) {
+            const uint32_t codes = __byte_perm(four, 0, 0x1100u + 0x1111u * first),
+                           two = with_nans(of_e4m3(codes), nans_of(codes));
+            by[0] = __byte_perm(two, 0, 0x1010);
+            by[1] = __byte_perm(two, 0, 0x3232);
+        } else {
+            const uint32_t half = tegroup_impl_gpu_half_of_scale(true, four >> 8 * first & 0xffu);
+            by[0] = by[1] = half | half << 16;
+        }
+    }
+
+    /* A thread's first line of weights; its others are 8 apart. */
+    static __device__ __forceinline__ uint32_t first_line() { return threadIdx.x / 32 * 32 + threadIdx.x % 32 / 4; }
+
+    /* Decodes what this thread multiplies of a half of step s. scale: the four of each of its lines. */
+    template <bool NANS>
+    static __device__ __forceinline__ bool hold(uint32_t stage, int64_t s, int half, const uint32_t (&scale)[2 * MI],
+                                                uint32_t (&held)[2][MI][4]) {
+        uint32_t any = 0;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++) {
+            uint32_t values[2][2], by[2];
+            any |= decode<NANS>(stage + ROWS_BYTES + (first_line() + (uint32_t)i * 8) * LINE, half, values);
+            decode_scales(scale[i], E4M3 ? (uint32_t)half * 2 : (uint32_t)(s % 2) * 2 + (uint32_t)half, by);
+#pragma unroll
+            for (int j = 0; j < 4; j++) held[j / 2][i / 2][i % 2 + j % 2 * 2] = mul2(values[j / 2][j % 2], by[j / 2]);
+        }
+        return any != 0;
+    }
+
+    /* ---- products ---- */
+
+    __device__ __forceinline__ void step(const tegroup_impl_gpu_tile &tile, int64_t s) {
+        const uint32_t stage = ring + (uint32_t)(s % STAGES) * STAGE_BYTES, matrix = threadIdx.x % 32 / 8,
+                       r = threadIdx.x % 8,
+                       rows = stage + tegroup_impl_fragments<true>(0, (int)matrix >> 1, (int)matrix & 1, (int)r);
+        uint32_t scale[2 * MI];
+        /* Scales are swizzled: line l has its four at 16 * (l % 32) + 4 * (l / 32). */
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++) {
+            const uint32_t l = first_line() + (uint32_t)i * 8;
+            asm volatile("ld.shared.u32 %0, [%1];"
+                         : "=r"(scale[i])
+                         : "r"(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4)
+                         : "memory");
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t held[2][MI][4]; /* of both sixteens */
+            if (__any_sync(0xffffffffu, hold<false>(stage, s, half, scale, held)))
+                (void)hold<true>(stage, s, half, scale, held);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int pair = 0; pair < NI / 2; pair++) {
+                    uint32_t x[4];
+                    if (pair * 16 >= tile.m) break;
+                    tegroup_impl_ldmatrix<false>(x, tegroup_impl_fragment<true>(rows, 0, half * 2 + j, pair));
+#pragma unroll
+                    for (int i = 0; i < MI; i++) {
+                        tegroup_impl_mma<true>(sum[i][pair * 2], held[j][i], x[0], x[1]);
+                        tegroup_impl_mma<true>(sum[i][pair * 2 + 1], held[j][i], x[2], x[3]);
+                    }
+                }
+        }
+    }
+    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &shared) {
+        const tegroup_impl_gpu_tile tile = shared;
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+        const int64_t count = (tile.k + TILE_K - 1) / TILE_K;
+#pragma unroll 1
+        for (int64_t s = 0; s < STAGES - 1; s++) load(tile, s);
+#pragma unroll 1
+        for (int64_t s = 0; s < count; s++) {
+            tegroup_impl_cp_wait<STAGES - 2>();
+            __syncthreads(); /* the step is there, and that before it has been multiplied */
+            load(tile, s + STAGES - 1);
+            step(tile, s);
+        }
+        tegroup_impl_cp_wait<0>();
+        __syncthreads(); /* the ring is free */
+    }
+
+    /* Sums go through shared memory, which turns them. */
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_portable_held &held) const {
+        float *const sums = (float *)memory, *const to = sums + me() % 4 * 2 * PADDED + me() / 32 * 32 + me() % 32 / 4;
+        tegroup_impl_gpu_tile tile = shared;
+        tile.alpha = tegroup_impl_scaled_alpha(&desc, tile.group, (double)held.alpha);
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) to[(j * 8 + e % 2) * PADDED + i * 16 + e / 2 * 8] = sum[i][j][e];
+        __syncthreads();
+        constexpr int CHUNKS = TILE_N / 8;
+        const int first = me() % CHUNKS * 8;
+#pragma unroll 1
+        for (int row = me() / CHUNKS; row < tile.m; row += THREADS / CHUNKS)
+            tegroup_impl_gpu_finish(desc, tile, row, first, sums + row * PADDED + first, tegroup_impl_as_is());
+    }
+};
+
+template <int BITS, bool E4M3>
+static __global__ void __launch_bounds__(tegroup_impl_portable_weights_block<BITS, E4M3>::THREADS)
+    tegroup_impl_portable_weights_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                         const __grid_constant__ tegroup_impl_portable_held held) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_weights_block<BITS, E4M3>, true>(call, held);
+#endif
+}
+
+/* desc: rows of BF16, weights as they are read. */
+static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc read = *desc;
+    tegroup_impl_gpu_call call;
+    tegroup_impl_portable_held held;
+    void *arguments[2] = {&call, &held};
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    read.op = TEGROUP_OP_FORWARD;
+    if (desc->op == TEGROUP_OP_DGRAD) read.b = tegroup_impl_turned(&desc->b);
+    call = tegroup_impl_gpu_call_of(&read);
+    memset(&held, 0, sizeof held);
+    const int64_t bits = tegroup_impl_bits(read.b.dtype), ld = tegroup_impl_ld(&read.b);
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_alone(
+        &read.b, tegroup_scaling_info(read.b.scaling), tegroup_impl_sides_of(read.b.shape.rows, read.b.shape.cols), 0);
+    held.alpha = call.alpha;
+    held.codes = (const char *)read.b.data;
+    held.scales = (const uint8_t *)read.b.scale_inv;
+    if (tegroup_impl_listed(&read.b)) {
+        held.code_lists = (const void *const *)read.b.pointers;
+        held.scale_lists = (const void *const *)read.b.scale_pointers;
+    }
+    held.line_bytes = ld * bits / 8;
+    held.group_bytes = tegroup_impl_stride_bytes(&read.b);
+    held.scale_group_bytes = grid.count;
+    held.scale_lines_bytes = grid.inner_extent * 128;
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [48] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [49] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -11690,6 +11977,20 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_portable_plans_weights(plan)) {
+        typedef tegroup_impl_portable_weights_block<8, false> eights;
+        typedef tegroup_impl_portable_weights_block<4, false> fours;
+        const int four = tegroup_impl_bits(p->b) == 4;
+        plan->tile_m = fours::TILE_M;
+        plan->tile_n = fours::TILE_N;
+        plan->tile_k = fours::TILE_K;
+        return tegroup_impl_portable_take(plan,
+                                          !four ? (const void *)tegroup_impl_portable_weights_kernel<8, false>
+                                          : p->b_scaling == TEGROUP_SCALING_MXFP4
+                                              ? (const void *)tegroup_impl_portable_weights_kernel<4, false>
+                                              : (const void *)tegroup_impl_portable_weights_kernel<4, true>,
+                                          fours::THREADS, four ? fours::SHARED_BYTES : eights::SHARED_BYTES, error);
+    }
     if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
         typedef tegroup_impl_formats_block<false> block;
         plan->tile_m = plan->tile_n = block::TILE;
@@ -11741,10 +12042,18 @@ static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *pla
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     for (int i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        const int held = i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan),
+                  turned = held && desc->op == TEGROUP_OP_DGRAD;
+        const tegroup_tensor read = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
+        if (!held && !(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
                           "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
-        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+        TEGROUP_IMPL_RULE(
+            !turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(operands[i]), turned).data,
+            "must not be NULL: the plan reads the transposed copy", 1, 0);
+        if (!held)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
     }
     return TEGROUP_OK;
 }
@@ -11765,13 +12074,15 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if TEGROUP_IMPL_FP8_KERNELS
     const uint32_t operands = tegroup_impl_portable_decoded(plan);
-    if (operands) { /* A bias gradient is the sum of a quantised dY's values themselves. */
+    const int weights = tegroup_impl_portable_plans_weights(plan);
+    if (operands || weights) { /* A bias gradient is the sum of a quantised dY's values themselves. */
         tegroup_gemm_desc decoded;
         tegroup_impl_decode_call call;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
         TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        if (weights) return tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error);
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
                              ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
@@ -11823,7 +12134,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [49] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [50] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -12174,7 +12485,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [50] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [51] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -12370,7 +12681,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [51] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [52] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -12734,7 +13045,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [52] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [53] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -13021,7 +13332,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [53] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [54] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -13158,7 +13469,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [54] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [55] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -13213,7 +13524,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [55] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [56] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -13467,7 +13778,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [56] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [57] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -13644,7 +13955,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [57] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [58] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -14085,7 +14396,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [58] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [59] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
@@ -14500,7 +14811,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [59] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [60] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -14967,7 +15278,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [60] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [61] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -15009,7 +15320,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [61] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [62] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -15119,7 +15430,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [62] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [63] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -15239,7 +15550,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [63] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [64] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -15299,8 +15610,7 @@ static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_
     const int turned = desc->op == TEGROUP_OP_DGRAD;
     const tegroup_tensor *given = &desc->b;
     const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
-                         lines = turned ? tegroup_impl_sm90_turned(&read) : read,
-                         bytes = tegroup_impl_sm90_bytes(&lines);
+                         lines = turned ? tegroup_impl_turned(&read) : read, bytes = tegroup_impl_sm90_bytes(&lines);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
     TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                       1, given->scale_parts);
@@ -15692,7 +16002,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [64] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [65] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -15719,7 +16029,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     void *arguments[1] = {&call};
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     read.op = TEGROUP_OP_FORWARD;
-    if (turned) read.b = tegroup_impl_sm90_turned(&desc->b);
+    if (turned) read.b = tegroup_impl_turned(&desc->b);
     bytes = tegroup_impl_sm90_bytes(&read.b);
     memset(&call, 0, sizeof call);
     tegroup_impl_sm90_call_of(&read, &call);
@@ -15736,7 +16046,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [65] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [66] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -15817,7 +16127,7 @@ static __global__ void __launch_bounds__(32)
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
     const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
-    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_sm90_turned(&t) : t;
+    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_turned(&t) : t;
 }
 
 /* Which copies of an operand there are, and what TMA needs of the one that is read. */
@@ -15933,7 +16243,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [66] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [67] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -15965,7 +16275,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [67] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [68] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -16127,7 +16437,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [68] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [69] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

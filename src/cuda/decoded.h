@@ -12,7 +12,9 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
@@ -55,6 +57,24 @@ static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void 
     decoded.ld = tegroup_impl_decoded_ld(t->shape.cols);
     decoded.data = data;
     return decoded;
+}
+
+/* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
+ * places. t: with that copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
+    tegroup_tensor turned = *t;
+    turned.shape.rows = t->shape.cols;
+    turned.shape.cols = t->shape.rows;
+    turned.ld = tegroup_impl_align(t->shape.rows, TEGROUP_TRANSPOSED_ROWS);
+    turned.group_stride = 0;
+    turned.scale_outer_stride = turned.scale_inner_stride = 0;
+    return turned;
+}
+
+/* Whether scales lie in tiles of 128 x 4: the default packing. */
+static inline int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
+    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
+           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
 /* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
@@ -12,8 +13,11 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/field_names.h"
+#include "core/copies.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "core/epilogue.h"
@@ -27,6 +31,7 @@
 #include "cuda/portable_f32.h"
 #include "cuda/portable_formats.h"
 #include "cuda/portable_promoted.h"
+#include "cuda/portable_weights.h"
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -139,6 +144,20 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_portable_plans_weights(plan)) {
+        typedef tegroup_impl_portable_weights_block<8, false> eights;
+        typedef tegroup_impl_portable_weights_block<4, false> fours;
+        const int four = tegroup_impl_bits(p->b) == 4;
+        plan->tile_m = fours::TILE_M;
+        plan->tile_n = fours::TILE_N;
+        plan->tile_k = fours::TILE_K;
+        return tegroup_impl_portable_take(plan,
+                                          !four ? (const void *)tegroup_impl_portable_weights_kernel<8, false>
+                                          : p->b_scaling == TEGROUP_SCALING_MXFP4
+                                              ? (const void *)tegroup_impl_portable_weights_kernel<4, false>
+                                              : (const void *)tegroup_impl_portable_weights_kernel<4, true>,
+                                          fours::THREADS, four ? fours::SHARED_BYTES : eights::SHARED_BYTES, error);
+    }
     if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
         typedef tegroup_impl_formats_block<false> block;
         plan->tile_m = plan->tile_n = block::TILE;
@@ -190,10 +209,18 @@ static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *pla
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     for (int i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        const int held = i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan),
+                  turned = held && desc->op == TEGROUP_OP_DGRAD;
+        const tegroup_tensor read = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
+        if (!held && !(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
                           "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
-        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+        TEGROUP_IMPL_RULE(
+            !turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(operands[i]), turned).data,
+            "must not be NULL: the plan reads the transposed copy", 1, 0);
+        if (!held)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
     }
     return TEGROUP_OK;
 }
@@ -214,13 +241,15 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if TEGROUP_IMPL_FP8_KERNELS
     const uint32_t operands = tegroup_impl_portable_decoded(plan);
-    if (operands) { /* A bias gradient is the sum of a quantised dY's values themselves. */
+    const int weights = tegroup_impl_portable_plans_weights(plan);
+    if (operands || weights) { /* A bias gradient is the sum of a quantised dY's values themselves. */
         tegroup_gemm_desc decoded;
         tegroup_impl_decode_call call;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
         TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        if (weights) return tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error);
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
                              ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));

@@ -9,9 +9,7 @@
 #include "core/plan_types.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
-#include "formats/scale_layout.h"
 #include "core/tensor.h"
-#include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
@@ -48,24 +46,6 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
     return bytes;
 }
 
-/* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
- * places. t: with that copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_sm90_turned(const tegroup_tensor *t) {
-    tegroup_tensor turned = *t;
-    turned.shape.rows = t->shape.cols;
-    turned.shape.cols = t->shape.rows;
-    turned.ld = tegroup_impl_align(t->shape.rows, TEGROUP_TRANSPOSED_ROWS);
-    turned.group_stride = 0;
-    turned.scale_outer_stride = turned.scale_inner_stride = 0;
-    return turned;
-}
-
-/* Whether scales lie in tiles of 128 x 4, which TMA loads: the default packing. */
-static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
-    return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
-           && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
-}
-
 /* With -rdc=true no warp gets registers of another (setmaxnreg is ignored), and kernels that hold weights have too few
  * to be assembled. They are left out then. */
 #if defined(__CUDACC_RDC__)
@@ -80,16 +60,16 @@ static inline int tegroup_impl_sm90_scales_in_tiles(const tegroup_tensor *b) {
  * to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_sm90_turned(&desc->b) : desc->b;
+    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype), k = turned ? p->n : p->k,
                   ld = turned ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && (p->op == TEGROUP_OP_FORWARD || turned)
            && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_sm90_scales_in_tiles(&b) && tegroup_impl_sm90_can_flip(&unbiased) && k > 0
-           && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0 && b.group_stride % unit == 0
+           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
+           && tegroup_impl_sm90_can_flip(&unbiased) && k > 0 && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0
+           && b.group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

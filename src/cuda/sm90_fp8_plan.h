@@ -24,7 +24,7 @@
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_kernels.h"
-#include "cuda/sm90_decoded.h"
+#include "cuda/decoded.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(32)
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
     const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
-    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_sm90_turned(&t) : t;
+    return desc->op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B ? tegroup_impl_turned(&t) : t;
 }
 
 /* Which copies of an operand there are, and what TMA needs of the one that is read. */

@@ -99,8 +99,7 @@ static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_
     const int turned = desc->op == TEGROUP_OP_DGRAD;
     const tegroup_tensor *given = &desc->b;
     const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
-                         lines = turned ? tegroup_impl_sm90_turned(&read) : read,
-                         bytes = tegroup_impl_sm90_bytes(&lines);
+                         lines = turned ? tegroup_impl_turned(&read) : read, bytes = tegroup_impl_sm90_bytes(&lines);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
     TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
                       1, given->scale_parts);

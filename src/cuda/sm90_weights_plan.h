@@ -16,6 +16,7 @@
 #include "core/field_names.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/decoded.h"
 #include "cuda/sm90_decoded.h"
 #include "cuda/sm90_weights_kernels.h"
 #include "cuda/call.h"
@@ -47,7 +48,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     void *arguments[1] = {&call};
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     read.op = TEGROUP_OP_FORWARD;
-    if (turned) read.b = tegroup_impl_sm90_turned(&desc->b);
+    if (turned) read.b = tegroup_impl_turned(&desc->b);
     bytes = tegroup_impl_sm90_bytes(&read.b);
     memset(&call, 0, sizeof call);
     tegroup_impl_sm90_call_of(&read, &call);

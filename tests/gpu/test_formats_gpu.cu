@@ -20,9 +20,10 @@ static int portable_here(void) {
     return major >= 8;
 }
 
-static struct { double worst; int64_t problems, elements, first; } totals;
+static struct { double worst; int64_t problems, elements, first, weights; } totals;
 
-/* options.expected_rows: operands are decoded on the way to shared memory, or, where that can be, first; or the plan chooses. */
+/* options.expected_rows: weights are decoded in registers where they can be, else operands on the way to shared memory; or, where that
+ * can be, first; or the plan chooses. */
 static const int64_t ways[3] = {1, INT64_MAX / 2, 0};
 
 static void say(const char *wrong, const problem *p, const scaling_row *fa, const scaling_row *fb, const quantised q[2], uint64_t seed) {
@@ -38,7 +39,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     quantised q[2];
     const char *wrong = NULL;
     memset(q, 0, sizeof q);
-    quantised_for_sm90 = seed / 3 % 2; /* of several blocks */
+    quantised_for_sm90 = (int)(seed / 3 % 2) * (fb != NULL && fb->scale != TEGROUP_DTYPE_F32 ? 3 : 1); /* of several blocks */
     quantised_problem(&p, &r, fa, fb, op, q, 1);
     quantised_for_sm90 = 0;
     p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
@@ -49,7 +50,8 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
         totals.problems++;
-        totals.first += p.plan.workspace_bytes > 0;
+        totals.weights += tegroup_impl_portable_plans_weights(&p.plan);
+        totals.first += !tegroup_impl_portable_plans_weights(&p.plan) && p.plan.workspace_bytes > 0;
         totals.elements += v.count + b.count;
         totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
         if (!(v.worst <= 1)) wrong = "result";
@@ -77,9 +79,9 @@ TEST(formats_gpu, fp64) {
                     ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
                 }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
-    ASSERT_TRUE(totals.first > totals.problems / 5 && totals.first < totals.problems * 4 / 5);
-    printf("%ld pairs and ops, %ld problems, %ld of them decoded first, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.first,
-           (long)totals.elements, totals.worst);
+    ASSERT_TRUE(totals.first > totals.problems / 5 && totals.weights > totals.problems / 50 && totals.first + totals.weights < totals.problems * 4 / 5);
+    printf("%ld pairs and ops, %ld problems, %ld of them decoded first, weights of %ld in registers, %ld elements, error/bound at most %.3f\n", (long)pairs,
+           (long)totals.problems, (long)totals.first, (long)totals.weights, (long)totals.elements, totals.worst);
 }
 
 /* The operand as a plain one of BF16, in the places of its F64 grid. */
@@ -100,7 +102,7 @@ static void narrow(tegroup_tensor *to, const grid *t) {
 /* Where values times their scales are exact in BF16, D and the bias gradient have the bits of the BF16 kernel on them. Parts of
  * rows that are summed are excepted: each is filled up to whole steps. */
 TEST(formats_gpu, bits_of_bf16) {
-    int64_t compared = 0;
+    int64_t compared = 0, weights = 0;
     if (!portable_here()) return;
     for (int64_t i = 0; i < scaled(600); i++) {
         rng r = rng_seed(88000000u + (uint64_t)i);
@@ -112,7 +114,9 @@ TEST(formats_gpu, bits_of_bf16) {
         int64_t count, again;
         memset(q, 0, sizeof q);
         if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
+        quantised_for_sm90 = i % 2 ? 3 : 0;
         quantised_problem(&p, &r, fa, fb, op, q, 1);
+        quantised_for_sm90 = 0;
         if (q[0].global || q[1].global || (p.s.lists & 3) || (q[0].parts > 1 && op == TEGROUP_OP_WGRAD) || (q[1].parts > 1 && op != TEGROUP_OP_FORWARD)) {
             problem_release(&p);
             continue;
@@ -120,6 +124,7 @@ TEST(formats_gpu, bits_of_bf16) {
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
         p.desc.options.expected_rows = ways[i % 3];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
+        weights += tegroup_impl_portable_plans_weights(&p.plan);
         double *quantised_bits = results_of(&p, &count);
         problem_reset(&p);
         if (fa != NULL) narrow(&p.desc.a, &p.a);
@@ -135,8 +140,8 @@ TEST(formats_gpu, bits_of_bf16) {
         free(plain_bits);
         problem_release(&p);
     }
-    ASSERT_GT(compared, 0);
-    printf("%ld results of the same bits\n", (long)compared);
+    ASSERT_TRUE(compared > 0 && weights > 0);
+    printf("%ld results of the same bits, weights of %ld products in registers\n", (long)compared, (long)weights);
 }
 
 /* Products with scales of F32 have the same bits whether operands are decoded first or on the way to shared memory. */
@@ -272,10 +277,11 @@ TEST(formats_gpu, every_code_and_scale) {
     static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; } formats[] = {
         {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E8M0},
         {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3}};
-    enum { K = 16, MOST = 65536 };
+    enum { MOST = 65536 };
     if (!portable_here()) return;
     for (int f = 0; f < 4; f++)
-      for (int way = 0; way < 2; way++) {
+      for (int turn = 0; turn < 3; turn++) { /* in turn 1 decoded first, in turn 2 in registers if it is E4M3 or E2M1 */
+        const int way = turn % 2, K = turn == 2 ? 64 : 16;
         const tegroup_dtype type = formats[f].type;
         const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? K / 2 : K;
         unsigned char *codes = (unsigned char *)calloc((size_t)lines, (size_t)row), *scales = (unsigned char *)calloc((size_t)lines, 4);

@@ -43,7 +43,7 @@ SUPPORT void remember(const problem *p) {
         if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
 }
 
-/* For SM90's kernels of FP8 (1), or that decode weights (2): tiles of some size, 16 bytes wherever TMA wants them, copies along what
+/* For SM90's kernels of FP8 (1), or that decode weights (2), or PORTABLE's that do (3): tiles of some size, 16 bytes wherever TMA wants them, copies along what
  * is summed. */
 static int quantised_for_sm90;
 
@@ -86,13 +86,15 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         s.pad = (8 - s.n % 8) % 8 + 8 * rng_int(r, 0, 1);
         if (s.m == NULL) s.rows_each = up(s.rows_each, 6);
     }
-    if (quantised_for_sm90 == 2) {
+    if (quantised_for_sm90 >= 2) {
         const int64_t across = 8 * rng_int(r, 1, rng_chance(r, 30) ? 60 : 20), along = 64 * rng_int(r, 1, 6);
         s.n = op == TEGROUP_OP_DGRAD ? along : across;
         s.k = op == TEGROUP_OP_DGRAD ? across : along;
         s.pad = 32 * rng_int(r, 0, 1);
-        s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
-        s.c = C_NONE;
+        if (quantised_for_sm90 == 2) {
+            s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
+            s.c = C_NONE;
+        }
     }
     problem_make(p, &s);
     p->mark = mark;
