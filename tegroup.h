@@ -99,7 +99,7 @@
  *   [66] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [67] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
  *   [68] cuda/decoded.h           Operands that are decoded before they are multiplied
- *   [69] cuda/portable_decoded.h  Portable GEMM: operands that are decoded first
+ *   [69] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
  *   [70] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
  *   [71] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
  *   [72] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
@@ -8792,20 +8792,19 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
     if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [69] Portable GEMM: operands that are decoded first (src/cuda/portable_decoded.h) ==== */
+/* ==== [69] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
-/* Quantised operands of long groups are decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by
- * their scales if these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
- * (cuda/portable_promoted.h). Those of others are decoded on the way to shared memory (cuda/portable_formats.h), every
- * time that a tile needs them. Results have the same bits. */
+/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights of
+ * short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in workspace
+ * before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their codes are, and
+ * the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on the way to shared
+ * memory, every time that a tile needs it (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
-/* Rows of an average group from which on that is faster (docs/lab/decoded.md, "Portable"). */
+/* Rows of an average group from which on operands are decoded first, and up to which weights are decoded in registers,
+ * by the bits of a code (docs/lab/decoded.md, "Portable"). */
 #define TEGROUP_IMPL_PORTABLE_DECODED_ROWS 2
-
-/* And up to which weights are decoded in registers, where they can be (cuda/portable_weights.h), by the bits of a code:
- * that needs no workspace, and is faster up to about so many. */
 #define TEGROUP_IMPL_PORTABLE_HELD_ROWS(bits) ((bits) == 8 ? 128 : 256)
 
 /* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
@@ -8828,8 +8827,8 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
                : 0;
 }
 
-/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, of few
- * rows a group, whose k is whole steps. */
+/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, whose k
+ * is whole steps. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
     const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;

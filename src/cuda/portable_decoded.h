@@ -1,4 +1,4 @@
-/* ---- Portable GEMM: operands that are decoded first ---- */
+/* ---- Portable GEMM: where quantised operands are decoded ---- */
 
 #pragma once
 #include "base/version.h"
@@ -16,18 +16,17 @@
 #include "core/quantised.h"
 #include "cuda/decoded.h"
 
-/* Quantised operands of long groups are decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by
- * their scales if these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
- * (cuda/portable_promoted.h). Those of others are decoded on the way to shared memory (cuda/portable_formats.h), every
- * time that a tile needs them. Results have the same bits. */
+/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights of
+ * short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in workspace
+ * before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their codes are, and
+ * the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on the way to shared
+ * memory, every time that a tile needs it (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
-/* Rows of an average group from which on that is faster (docs/lab/decoded.md, "Portable"). */
+/* Rows of an average group from which on operands are decoded first, and up to which weights are decoded in registers,
+ * by the bits of a code (docs/lab/decoded.md, "Portable"). */
 #define TEGROUP_IMPL_PORTABLE_DECODED_ROWS 2
-
-/* And up to which weights are decoded in registers, where they can be (cuda/portable_weights.h), by the bits of a code:
- * that needs no workspace, and is faster up to about so many. */
 #define TEGROUP_IMPL_PORTABLE_HELD_ROWS(bits) ((bits) == 8 ? 128 : 256)
 
 /* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
@@ -50,8 +49,8 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
                : 0;
 }
 
-/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, of few
- * rows a group, whose k is whole steps. */
+/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, whose k
+ * is whole steps. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
     const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;

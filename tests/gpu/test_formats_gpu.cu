@@ -144,6 +144,22 @@ TEST(formats_gpu, bits_of_bf16) {
     printf("%ld results of the same bits, weights of %ld products in registers\n", (long)compared, (long)weights);
 }
 
+/* Weights that are decoded in registers, beside rows of BF16 and of every format with scales of 8 bits, into results of every type. */
+TEST(formats_gpu, weights_in_registers) {
+    if (!portable_here()) return;
+    memset(&totals, 0, sizeof totals);
+    for (int64_t i = 0; i < scaled(in_the_long_suite(300, 12)); i++)
+        for (int b = 5; b < SCALINGS; b++)
+            for (int a = 4; a < SCALINGS; a++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++) {
+                    const scaling_row *fa = a < 5 ? NULL : &scaling_rows[a], *fb = &scaling_rows[b];
+                    if (!goes(fa, fb, (tegroup_op)op)) continue;
+                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 6000018u + (uint64_t)i * 6 + 3, fa, fb, (tegroup_op)op)); /* ways[0], whole steps */
+                }
+    printf("%ld problems, weights of %ld in registers, error/bound at most %.3f\n", (long)totals.problems, (long)totals.weights, totals.worst);
+    ASSERT_TRUE(totals.weights * 3 > totals.problems);
+}
+
 /* Products with scales of F32 have the same bits whether operands are decoded first or on the way to shared memory. */
 TEST(formats_gpu, both_ways_have_the_same_bits) {
     int64_t compared = 0, first = 0;
