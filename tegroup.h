@@ -8794,11 +8794,11 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
 
 /* ==== [69] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
-/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights of
- * short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in workspace
- * before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their codes are, and
- * the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on the way to shared
- * memory, every time that a tile needs it (cuda/portable_formats.h). */
+/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights
+ * of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in
+ * workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their
+ * codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on
+ * the way to shared memory, every time that a tile needs it (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
