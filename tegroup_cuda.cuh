@@ -11068,11 +11068,12 @@ static __global__ void __launch_bounds__(256)
 
 /* ==== [46] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
-/* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
- * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
+/* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
+ * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
+ * codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
  * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
  * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
- * a sum (DeepSeek-V3 technical report, section 3.3.2), so this kernel does not use them (sm90_fp8.h does, for 128 of k
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), so these kernels do not use them (sm90_fp8.h does, for 128 of k
  * at a time).
  *
  * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales
@@ -11906,6 +11907,12 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 1, 4, 4, 99);
 TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
+#if TEGROUP_IMPL_FP8_KERNELS
+static_assert(tegroup_impl_portable_promoted_block<1>::SHARED_BYTES + TEGROUP_IMPL_PORTABLE_DECLARED <= 99 * 1024
+                  && tegroup_impl_portable_weights_block<8, false>::SHARED_BYTES + TEGROUP_IMPL_PORTABLE_DECLARED
+                         <= 99 * 1024,
+              "a block's shared memory");
+#endif
 
 /* Chooses the lowest tile that holds `lines`, the rows of an average group's D, within `limit` bytes of shared memory.
  * The 256-row tile wastes most at groups' ends and leaves no room for a second block, which would multiply while the

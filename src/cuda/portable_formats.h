@@ -19,11 +19,12 @@
 #include "cuda/portable_tiles.h"
 #include "cuda/portable_store.h"
 
-/* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
- * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
+/* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
+ * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
+ * codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
  * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
  * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
- * a sum (DeepSeek-V3 technical report, section 3.3.2), so this kernel does not use them (sm90_fp8.h does, for 128 of k
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), so these kernels do not use them (sm90_fp8.h does, for 128 of k
  * at a time).
  *
  * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales

@@ -73,6 +73,12 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 1, 4, 4, 99);
 TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
+#if TEGROUP_IMPL_FP8_KERNELS
+static_assert(tegroup_impl_portable_promoted_block<1>::SHARED_BYTES + TEGROUP_IMPL_PORTABLE_DECLARED <= 99 * 1024
+                  && tegroup_impl_portable_weights_block<8, false>::SHARED_BYTES + TEGROUP_IMPL_PORTABLE_DECLARED
+                         <= 99 * 1024,
+              "a block's shared memory");
+#endif
 
 /* Chooses the lowest tile that holds `lines`, the rows of an average group's D, within `limit` bytes of shared memory.
  * The 256-row tile wastes most at groups' ends and leaves no room for a second block, which would multiply while the
