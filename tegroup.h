@@ -2479,10 +2479,10 @@ TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
  * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
  * takes the saved choice if it is offered again (SM90 offers others where expected_rows, or what else decides it, has
- * weights decoded elsewhere: docs/formats.md): no address is ever taken from the bytes. size:
- * TEGROUP_SAVED_PLAN_BYTES at least to save, ERROR_WORKSPACE else, and just so many to load. Bytes that cannot serve
- * are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. They may lie
- * anywhere in host memory, at any address. */
+ * weights decoded elsewhere; PORTABLE's plan then does that, and may need another workspace: docs/formats.md): no
+ * address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES at least to save, ERROR_WORKSPACE else, and just
+ * so many to load. Bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc here, that is
+ * what tegroup_plan_make says. They may lie anywhere in host memory, at any address. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
@@ -6681,8 +6681,9 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; an
  * address that stands for the type of its functor, or 0, in whose place a call's copy of the plan has the address of
  * the functor itself. SM90 has the driver's function that makes tensor maps besides, how many of the last groups have
- * narrow tiles alone, the kernel's number in its table, the rows of the buffers of operands that are decoded into
- * workspace, and the rows of all groups that it was told to expect. */
+ * narrow tiles alone, the kernel's number in its table, and the rows of all groups that it was told to expect;
+ * PORTABLE has 1 for the number where weights are decoded in registers, else 0. Both have the rows of the buffers of
+ * operands that are decoded into workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -8794,11 +8795,11 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
 
 /* ==== [69] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
-/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights
- * of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in
- * workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their
- * codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on
- * the way to shared memory, every time that a tile needs it (cuda/portable_formats.h). */
+/* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
+ * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
+ * decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else
+ * to what their codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). All others are decoded
+ * on the way to shared memory, every time that a tile needs them (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
@@ -8871,7 +8872,7 @@ static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, teg
 /* ==== [70] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
- * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
+ * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
  * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */

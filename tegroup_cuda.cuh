@@ -10108,7 +10108,7 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
                                                  struct CUstream_st *stream, tegroup_error *error) {
     tegroup_tensor *const tensors[2] = {&decoded->a, &decoded->b};
     void *const workspace = desc->options.workspace;
-    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    int multiprocessors = 0;
     memset(call, 0, sizeof *call);
     *decoded = *desc;
     decoded->a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
@@ -10131,7 +10131,12 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
     if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
         decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
     if (desc->d.shape.groups == 0) return TEGROUP_OK;
-    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device),
+                                 "plan.device", "must be readable", error));
+    const unsigned blocks = plan->sm_limit > 0 && plan->sm_limit < multiprocessors
+                                ? (unsigned)plan->sm_limit
+                                : (unsigned)multiprocessors * TEGROUP_IMPL_DECODE_BLOCKS;
     return tegroup_impl_cuda_status(
         tegroup_impl_launch(tegroup_impl_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, *call),
         "stream", "the kernels must launch", error);
@@ -11467,8 +11472,8 @@ struct tegroup_impl_portable_factors {
     const tegroup_impl_gpu_codes *codes; /* of the thread's operand, in shared memory */
     float *shared;                       /* [2][LINES] */
     tegroup_impl_gpu_line_scales mine;
-    const float *next;    /* the next scale, if those of the line are F32 at strides; else NULL */
-    int64_t stride;       /* from one block's to the next's */
+    const float *next; /* the scale to be loaded next, if those of the line are F32 at strides; else NULL */
+    int64_t stride;    /* from one block's to the next's; 0 if the line has one, beside blocks of the other operand */
     int32_t done, within; /* steps of the tile that are over; steps of a block, a power of two, less one */
     uint32_t code;        /* the thread's scale, of the block that is being summed */
     bool one_column;      /* all columns of the tile have one scale */

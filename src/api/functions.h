@@ -193,10 +193,10 @@ TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
  * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
  * takes the saved choice if it is offered again (SM90 offers others where expected_rows, or what else decides it, has
- * weights decoded elsewhere: docs/formats.md): no address is ever taken from the bytes. size:
- * TEGROUP_SAVED_PLAN_BYTES at least to save, ERROR_WORKSPACE else, and just so many to load. Bytes that cannot serve
- * are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. They may lie
- * anywhere in host memory, at any address. */
+ * weights decoded elsewhere; PORTABLE's plan then does that, and may need another workspace: docs/formats.md): no
+ * address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES at least to save, ERROR_WORKSPACE else, and just
+ * so many to load. Bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc here, that is
+ * what tegroup_plan_make says. They may lie anywhere in host memory, at any address. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);

@@ -30,8 +30,9 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; an
  * address that stands for the type of its functor, or 0, in whose place a call's copy of the plan has the address of
  * the functor itself. SM90 has the driver's function that makes tensor maps besides, how many of the last groups have
- * narrow tiles alone, the kernel's number in its table, the rows of the buffers of operands that are decoded into
- * workspace, and the rows of all groups that it was told to expect. */
+ * narrow tiles alone, the kernel's number in its table, and the rows of all groups that it was told to expect;
+ * PORTABLE has 1 for the number where weights are decoded in registers, else 0. Both have the rows of the buffers of
+ * operands that are decoded into workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,

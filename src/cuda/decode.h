@@ -12,12 +12,12 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "base/rules.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/problem.h"
-#include "core/choice.h"
 #include "core/product.h"
 #include "core/quantised.h"
 #include "cuda/decoded.h"
@@ -379,7 +379,7 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
                                                  struct CUstream_st *stream, tegroup_error *error) {
     tegroup_tensor *const tensors[2] = {&decoded->a, &decoded->b};
     void *const workspace = desc->options.workspace;
-    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    int multiprocessors = 0;
     memset(call, 0, sizeof *call);
     *decoded = *desc;
     decoded->a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
@@ -402,7 +402,12 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
     if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
         decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
     if (desc->d.shape.groups == 0) return TEGROUP_OK;
-    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device),
+                                 "plan.device", "must be readable", error));
+    const unsigned blocks = plan->sm_limit > 0 && plan->sm_limit < multiprocessors
+                                ? (unsigned)plan->sm_limit
+                                : (unsigned)multiprocessors * TEGROUP_IMPL_DECODE_BLOCKS;
     return tegroup_impl_cuda_status(
         tegroup_impl_launch(tegroup_impl_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, *call),
         "stream", "the kernels must launch", error);

@@ -16,11 +16,11 @@
 #include "core/quantised.h"
 #include "cuda/decoded.h"
 
-/* Quantised operands are decoded in one of three places, by how many rows a plan expects, with the same bits. Weights
- * of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are decoded to BF16 in
- * workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else to what their
- * codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). What neither can do is decoded on
- * the way to shared memory, every time that a tile needs it (cuda/portable_formats.h). */
+/* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
+ * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
+ * decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else
+ * to what their codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). All others are decoded
+ * on the way to shared memory, every time that a tile needs them (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 

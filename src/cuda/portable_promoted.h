@@ -34,8 +34,8 @@ struct tegroup_impl_portable_factors {
     const tegroup_impl_gpu_codes *codes; /* of the thread's operand, in shared memory */
     float *shared;                       /* [2][LINES] */
     tegroup_impl_gpu_line_scales mine;
-    const float *next;    /* the next scale, if those of the line are F32 at strides; else NULL */
-    int64_t stride;       /* from one block's to the next's */
+    const float *next; /* the scale to be loaded next, if those of the line are F32 at strides; else NULL */
+    int64_t stride;    /* from one block's to the next's; 0 if the line has one, beside blocks of the other operand */
     int32_t done, within; /* steps of the tile that are over; steps of a block, a power of two, less one */
     uint32_t code;        /* the thread's scale, of the block that is being summed */
     bool one_column;      /* all columns of the tile have one scale */
