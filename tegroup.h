@@ -8760,6 +8760,35 @@ static inline int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
+/* Weights that may be decoded in registers, as a forward product's are described: those of one, or of a dgrad whose
+ * plan reads their transposed copy. */
+static inline int tegroup_impl_holds_turned(const tegroup_problem *p) {
+    return p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
+}
+static inline tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return tegroup_impl_holds_turned(p) ? tegroup_impl_turned(&desc->b) : desc->b;
+}
+/* Whether they can be: codes of E4M3 or E2M1 with scales of 8 bits in tiles, and k of whole steps. */
+static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+    const int turned = tegroup_impl_holds_turned(p);
+    const int64_t k = turned ? p->n : p->k;
+    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(held->scaling)
+           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1)
+           && tegroup_impl_scales_in_tiles(held) && k > 0 && k % step == 0;
+}
+/* What a call must have whose plan decodes weights in registers. */
+static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    TEGROUP_IMPL_RULE(desc->b.scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                      "must be 0 or 1, as planned", 1, desc->b.scale_parts);
+    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
+                      ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&desc->b), turned).data,
+                      "must not be NULL: the plan reads the transposed copy", 1, 0);
+    return TEGROUP_OK;
+}
+
 /* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
 static inline void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands, tegroup_plan *plan) {
     if (operands >> TEGROUP_IMPL_A & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] = (uint64_t)desc->a.shape.rows;
@@ -8828,16 +8857,11 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
                : 0;
 }
 
-/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, whose k
- * is whole steps. */
+/* Whether a product decodes its weights in registers. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
-    const int64_t k = turned ? p->n : p->k;
-    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
-           && !p->irregular && p->groups > 0 && tegroup_impl_portable_can_decode(&desc->a) && k > 0
-           && k % TEGROUP_IMPL_PORTABLE_TILE_K == 0
+    const tegroup_tensor b = tegroup_impl_held(desc, p);
+    return tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_PORTABLE_TILE_K) && !p->irregular && p->groups > 0
+           && tegroup_impl_portable_can_decode(&desc->a)
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
@@ -8846,7 +8870,7 @@ static inline int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) 
     return plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] != 0;
 }
 
-/* Those that a plan decodes first. */
+/* The operands that a plan decodes first. */
 static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
     return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
            | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
@@ -8914,17 +8938,13 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
  * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
  * to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
-    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype), k = turned ? p->n : p->k,
-                  ld = turned ? b.ld : p->ldb;
+    const tegroup_tensor b = tegroup_impl_held(desc, p);
+    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
+                  ld = tegroup_impl_holds_turned(p) ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
-    return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && (p->op == TEGROUP_OP_FORWARD || turned)
-           && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
-           && tegroup_impl_sm90_can_flip(&unbiased) && k > 0 && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0
-           && b.group_stride % unit == 0
+    return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_SM90_K)
+           && tegroup_impl_sm90_can_flip(&unbiased) && ld % unit == 0 && b.group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

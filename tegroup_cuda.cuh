@@ -5489,6 +5489,21 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* Loads from shared memory, in the program's order. */
+static __device__ __forceinline__ uint4 tegroup_impl_load_chunk(uint32_t from) {
+    uint4 chunk;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                 : "r"(from)
+                 : "memory");
+    return chunk;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_load_word(uint32_t from) {
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+}
+
 /* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
  * are not used: memcheck reports them as reads of all 16. Before SM80, where quantise runs, too, it copies at once. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
@@ -9541,6 +9556,14 @@ static __device__ __noinline__ int64_t tegroup_impl_gpu_codes_scale(const tegrou
     return tegroup_impl_scale_at(&codes.of.grid, outer, inner);
 }
 
+/* Elements of k that share a scale, and lines. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_k_block(const tegroup_impl_gpu_codes &codes) {
+    return codes.k_is_inner ? codes.of.grid.block_inner : codes.of.grid.block_outer;
+}
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_line_block(const tegroup_impl_gpu_codes &codes) {
+    return codes.k_is_inner ? codes.of.grid.block_outer : codes.of.grid.block_inner;
+}
+
 /* Where a line of a tile has its scales, which a thread loads one after another. */
 struct tegroup_impl_gpu_line_scales {
     int64_t from; /* the index of the first */
@@ -9653,6 +9676,15 @@ static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_dec
  * is left of that. The product moves each to its place, where no other is and no carry comes. */
 static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e2m1(uint32_t byte) {
     return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
+}
+
+/* Two codes of E4M3, each in both bytes of a half, as numbers of BF16 times 2^-120, NaN as 480; and which are NaN, by
+ * the highest bit of their half. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e4m3(uint32_t two) {
+    return (two & 0x80008000u) | (two & 0x007f007fu) << 4;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_nans_of_e4m3(uint32_t two) {
+    return ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
 }
 
 /* Decodes a piece in place. */
@@ -11173,7 +11205,7 @@ template <bool PROMOTES> struct tegroup_impl_formats_block {
             const int32_t line = x.along_k ? across(of[i]) : along(of[i]), k = x.along_k ? along(of[i]) : across(of[i]);
             of[i].from = x.data + (x.at + line * x.line_stride + k * x.k_stride) * x.bits / 8;
             if (!of[i].scaled) continue;
-            if (PROMOTES) block = tegroup_impl_min(block, x.k_is_inner ? x.of.grid.block_inner : x.of.grid.block_outer);
+            if (PROMOTES) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(x));
             if (tegroup_impl_gpu_codes_in_parts(x)) block = 0;
         }
 #pragma unroll
@@ -11482,11 +11514,8 @@ struct tegroup_impl_portable_factors {
         int64_t block = TEGROUP_IMPL_BLOCK_OF_ALL;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (both[i].of.facts)
-                block = tegroup_impl_min(block, both[i].k_is_inner ? both[i].of.grid.block_inner
-                                                                   : both[i].of.grid.block_outer);
-        one_column = !both[1].of.facts
-                     || (both[1].k_is_inner ? both[1].of.grid.block_outer : both[1].of.grid.block_inner) >= LINES;
+            if (both[i].of.facts) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(both[i]));
+        one_column = !both[1].of.facts || tegroup_impl_gpu_codes_line_block(both[1]) >= LINES;
         codes = &both[threadIdx.x / LINES];
         shared = &factors[0][0];
         done = 0;
@@ -11601,6 +11630,7 @@ typedef struct tegroup_impl_portable_held {
     float alpha;                                  /* where the descriptor has none */
 } tegroup_impl_portable_held;
 
+/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32. */
 template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     static constexpr int TILE_M = 64, TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
@@ -11665,29 +11695,18 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 
     /* ---- decoding ---- */
 
-    static __device__ __forceinline__ uint4 take_chunk(uint32_t from) {
-        uint4 chunk;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                     : "r"(from)
-                     : "memory");
-        return chunk;
-    }
     static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
         return tegroup_impl_gpu_mul2(a, b, true);
     }
-    /* Two codes of E4M3, each in both bytes of a half, NaN as 480; and which are NaN. */
+    /* The codes of a half, NaN of E4M3 as 480. */
     static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
-        return mul2((two & 0x80008000u) | (two & 0x007f007fu) << 4, 0x7b807b80u);
-    }
-    static __device__ __forceinline__ uint32_t nans_of(uint32_t two) {
-        return ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+        return mul2(tegroup_impl_gpu_two_of_e4m3(two), tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power);
     }
     static __device__ __forceinline__ uint32_t with_nans(uint32_t value, uint32_t nans) {
         return value | (nans - (nans >> 15));
     }
     static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
-        return mul2(tegroup_impl_gpu_two_of_e2m1(byte), 0x7e807e80u);
+        return mul2(tegroup_impl_gpu_two_of_e2m1(byte), tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F4E2M1, true).power);
     }
     /* The codes of a line that this thread multiplies, of one half of a step: two for each half of both sixteens. from:
      * the line's. Returns what is not 0 if one is NaN, which NANS makes of it. */
@@ -11696,7 +11715,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         const uint32_t quarter = threadIdx.x % 4;
         uint32_t any = 0;
         if (BITS == 4) {
-            const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 16));
+            const uint4 chunk = tegroup_impl_load_chunk(from + (uint32_t)(half_step * 16));
             const uint32_t pick = 0x1111u * quarter;
             values[0][0] = of_e2m1(__byte_perm(chunk.x, 0, pick));
             values[0][1] = of_e2m1(__byte_perm(chunk.y, 0, pick));
@@ -11706,12 +11725,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
             const uint32_t pick = 0x1100u + 0x2222u * quarter; /* bytes 2q, 2q, 2q + 1, 2q + 1 of eight */
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 32 + i * 16));
+                const uint4 chunk = tegroup_impl_load_chunk(from + (uint32_t)(half_step * 32 + i * 16));
                 const uint32_t two[2] = {__byte_perm(chunk.x, chunk.y, pick), __byte_perm(chunk.z, chunk.w, pick)};
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    any |= nans_of(two[j]);
-                    values[i][j] = NANS ? with_nans(of_e4m3(two[j]), nans_of(two[j])) : of_e4m3(two[j]);
+                    any |= tegroup_impl_gpu_nans_of_e4m3(two[j]);
+                    values[i][j] =
+                        NANS ? with_nans(of_e4m3(two[j]), tegroup_impl_gpu_nans_of_e4m3(two[j])) : of_e4m3(two[j]);
                 }
             }
         }
@@ -11721,7 +11741,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     static __device__ __forceinline__ void decode_scales(uint32_t four, uint32_t first, uint32_t (&by)[2]) {
         if (E4M3) {
             const uint32_t codes = __byte_perm(four, 0, 0x1100u + 0x1111u * first),
-                           two = with_nans(of_e4m3(codes), nans_of(codes));
+                           two = with_nans(of_e4m3(codes), tegroup_impl_gpu_nans_of_e4m3(codes));
             by[0] = __byte_perm(two, 0, 0x1010);
             by[1] = __byte_perm(two, 0, 0x3232);
         } else {
@@ -11760,10 +11780,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
         for (int i = 0; i < MI * 2; i++) {
             const uint32_t l = first_line() + (uint32_t)i * 8;
-            asm volatile("ld.shared.u32 %0, [%1];"
-                         : "=r"(scale[i])
-                         : "r"(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4)
-                         : "memory");
+            scale[i] = tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -12054,18 +12071,12 @@ static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *pla
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     for (int i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        const int held = i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan),
-                  turned = held && desc->op == TEGROUP_OP_DGRAD;
-        const tegroup_tensor read = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
-        if (!held && !(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        if (i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_held(desc, name, error));
+        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
                           "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
-        TEGROUP_IMPL_RULE(
-            !turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
-            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(operands[i]), turned).data,
-            "must not be NULL: the plan reads the transposed copy", 1, 0);
-        if (!held)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
     }
     return TEGROUP_OK;
 }
@@ -14619,19 +14630,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
 
     /* ---- codes to BF16 ---- */
 
-    static __device__ __forceinline__ uint4 load_chunk(uint32_t from) {
-        uint4 chunk;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                     : "r"(from)
-                     : "memory");
-        return chunk;
-    }
-    static __device__ __forceinline__ uint32_t load_scales(uint32_t from) {
-        uint32_t four;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(four) : "r"(from) : "memory");
-        return four;
-    }
     static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
         return tegroup_impl_gpu_mul2(a, b, true);
     }
@@ -14649,7 +14647,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (HALF == 0 || first == 4)
 #pragma unroll
             for (int line = 0; line < 2; line++) {
-                const uint32_t four = load_scales(stage + mine.scales + (uint32_t)(first / 4 * 512 + line * 128)),
+                const uint32_t four = tegroup_impl_load_word(stage + mine.scales
+                                                             + (uint32_t)(first / 4 * 512 + line * 128)),
                                high = four & 0x80808080u;
                 of_lines.rest[line] =
                     E4M3 ? (four & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u : four & (high - (high >> 7));
@@ -14658,10 +14657,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (E4M3) scale_by_e4m3(of_lines, first % 4, held);
         else scale_by_e8m0(of_lines, first % 4, held);
         if (has_nan) restore_nans<HALF>(codes, mine, held);
-    }
-    /* Two codes, each in both bytes of a half, as wgmma has them in a register; times 2^-120. */
-    static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
-        return (two & 0x80008000u) | (two & 0x007f007fu) << 4;
     }
     /* The lower half of two, twice, and the upper one: a product reads them without an instruction for that. */
     static __device__ __forceinline__ uint32_t lower(uint32_t two) {
@@ -14676,7 +14671,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     }
     /* Chunk i of the upper line, or of the lower one. */
     static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
-        return load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
+        return tegroup_impl_load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
     }
     /* Codes of E4M3, NaN as 480. Returns whether there is one. */
     template <int HALF>
@@ -14688,8 +14683,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             const uint32_t low = __byte_perm(chunk.x, chunk.y, mine.pick),
                            high = __byte_perm(chunk.z, chunk.w, mine.pick);
             largest = __vmaxu2(largest, __vmaxu2(low & 0x007f007fu, high & 0x007f007fu));
-            held[i / 2][i % 2] = of_e4m3(low);
-            held[i / 2][2 + i % 2] = of_e4m3(high);
+            held[i / 2][i % 2] = tegroup_impl_gpu_two_of_e4m3(low);
+            held[i / 2][2 + i % 2] = tegroup_impl_gpu_two_of_e4m3(high);
         }
         return largest >> 16 == 0x7fu || (largest & 0xffffu) == 0x7fu;
     }
@@ -14704,7 +14699,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     }
     /* What makes NaN of those of two codes that are. */
     static __device__ __forceinline__ uint32_t nan_of(uint32_t two) {
-        const uint32_t flags = ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+        const uint32_t flags = tegroup_impl_gpu_nans_of_e4m3(two);
         return flags - (flags >> 15);
     }
     template <int HALF>
@@ -14751,7 +14746,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         for (int i = 0; i < EACH; i++) {
             const uint32_t two = __byte_perm(of_lines.four[0], of_lines.four[1],
                                              (uint32_t)((first + i) * 0x0011 + (4 + first + i) * 0x1100)),
-                           scales = mul2(of_e4m3(two), of_scales);
+                           scales = mul2(tegroup_impl_gpu_two_of_e4m3(two), of_scales);
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 held[i][r] = mul2(mul2(held[i][r], of_codes), r % 2 ? upper(scales) : lower(scales));
@@ -15624,11 +15619,7 @@ static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_
     const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
                          lines = turned ? tegroup_impl_turned(&read) : read, bytes = tegroup_impl_sm90_bytes(&lines);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
-    TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
-                      1, given->scale_parts);
-    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B)
-                          || tegroup_impl_extent(&read) == 0,
-                      ERROR_NULL_ARGUMENT, paths.data, "must not be NULL: the plan reads the transposed copy", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_held(desc, name, error));
     TEGROUP_IMPL_RULE(tegroup_impl_listed(given) || tegroup_impl_aligned(read.scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
                       ERROR_ALIGNMENT, paths.scales, "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
                       (uintptr_t)read.scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);

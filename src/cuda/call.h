@@ -191,6 +191,21 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* Loads from shared memory, in the program's order. */
+static __device__ __forceinline__ uint4 tegroup_impl_load_chunk(uint32_t from) {
+    uint4 chunk;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+                 : "r"(from)
+                 : "memory");
+    return chunk;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_load_word(uint32_t from) {
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+}
+
 /* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
  * are not used: memcheck reports them as reads of all 16. Before SM80, where quantise runs, too, it copies at once. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {

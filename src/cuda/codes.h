@@ -101,6 +101,14 @@ static __device__ __noinline__ int64_t tegroup_impl_gpu_codes_scale(const tegrou
     return tegroup_impl_scale_at(&codes.of.grid, outer, inner);
 }
 
+/* Elements of k that share a scale, and lines. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_k_block(const tegroup_impl_gpu_codes &codes) {
+    return codes.k_is_inner ? codes.of.grid.block_inner : codes.of.grid.block_outer;
+}
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_line_block(const tegroup_impl_gpu_codes &codes) {
+    return codes.k_is_inner ? codes.of.grid.block_outer : codes.of.grid.block_inner;
+}
+
 /* Where a line of a tile has its scales, which a thread loads one after another. */
 struct tegroup_impl_gpu_line_scales {
     int64_t from; /* the index of the first */
@@ -213,6 +221,15 @@ static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_dec
  * is left of that. The product moves each to its place, where no other is and no carry comes. */
 static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e2m1(uint32_t byte) {
     return (byte & 0x0070800fu) * 0x00011044u & 0x81c081c0u;
+}
+
+/* Two codes of E4M3, each in both bytes of a half, as numbers of BF16 times 2^-120, NaN as 480; and which are NaN, by
+ * the highest bit of their half. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_two_of_e4m3(uint32_t two) {
+    return (two & 0x80008000u) | (two & 0x007f007fu) << 4;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_nans_of_e4m3(uint32_t two) {
+    return ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
 }
 
 /* Decodes a piece in place. */

@@ -14,8 +14,10 @@
 #include "base/rules.h"
 #include "formats/scale_layout.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
+#include "core/copies.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 
@@ -75,6 +77,35 @@ static inline tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
 static inline int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
     return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
+}
+
+/* Weights that may be decoded in registers, as a forward product's are described: those of one, or of a dgrad whose
+ * plan reads their transposed copy. */
+static inline int tegroup_impl_holds_turned(const tegroup_problem *p) {
+    return p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
+}
+static inline tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return tegroup_impl_holds_turned(p) ? tegroup_impl_turned(&desc->b) : desc->b;
+}
+/* Whether they can be: codes of E4M3 or E2M1 with scales of 8 bits in tiles, and k of whole steps. */
+static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+    const int turned = tegroup_impl_holds_turned(p);
+    const int64_t k = turned ? p->n : p->k;
+    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(held->scaling)
+           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1)
+           && tegroup_impl_scales_in_tiles(held) && k > 0 && k % step == 0;
+}
+/* What a call must have whose plan decodes weights in registers. */
+static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const int turned = desc->op == TEGROUP_OP_DGRAD;
+    const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    TEGROUP_IMPL_RULE(desc->b.scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                      "must be 0 or 1, as planned", 1, desc->b.scale_parts);
+    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
+                      ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&desc->b), turned).data,
+                      "must not be NULL: the plan reads the transposed copy", 1, 0);
+    return TEGROUP_OK;
 }
 
 /* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */

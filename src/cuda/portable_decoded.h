@@ -49,16 +49,11 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
                : 0;
 }
 
-/* Whether a product decodes its weights in registers: a forward product, or a dgrad by their transposed copy, whose k
- * is whole steps. */
+/* Whether a product decodes its weights in registers. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
-    const int64_t k = turned ? p->n : p->k;
-    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
-           && !p->irregular && p->groups > 0 && tegroup_impl_portable_can_decode(&desc->a) && k > 0
-           && k % TEGROUP_IMPL_PORTABLE_TILE_K == 0
+    const tegroup_tensor b = tegroup_impl_held(desc, p);
+    return tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_PORTABLE_TILE_K) && !p->irregular && p->groups > 0
+           && tegroup_impl_portable_can_decode(&desc->a)
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
@@ -67,7 +62,7 @@ static inline int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) 
     return plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] != 0;
 }
 
-/* Those that a plan decodes first. */
+/* The operands that a plan decodes first. */
 static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
     return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
            | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);

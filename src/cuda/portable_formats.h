@@ -119,7 +119,7 @@ template <bool PROMOTES> struct tegroup_impl_formats_block {
             const int32_t line = x.along_k ? across(of[i]) : along(of[i]), k = x.along_k ? along(of[i]) : across(of[i]);
             of[i].from = x.data + (x.at + line * x.line_stride + k * x.k_stride) * x.bits / 8;
             if (!of[i].scaled) continue;
-            if (PROMOTES) block = tegroup_impl_min(block, x.k_is_inner ? x.of.grid.block_inner : x.of.grid.block_outer);
+            if (PROMOTES) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(x));
             if (tegroup_impl_gpu_codes_in_parts(x)) block = 0;
         }
 #pragma unroll

@@ -15,9 +15,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
-#include "core/tensor.h"
 #include "core/field_names.h"
-#include "core/copies.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "core/epilogue.h"
@@ -215,18 +213,12 @@ static inline tegroup_status tegroup_impl_portable_check(const tegroup_plan *pla
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     for (int i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        const int held = i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan),
-                  turned = held && desc->op == TEGROUP_OP_DGRAD;
-        const tegroup_tensor read = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
-        if (!held && !(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
+        if (i == TEGROUP_IMPL_B && tegroup_impl_portable_plans_weights(plan))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_held(desc, name, error));
+        if (!(tegroup_impl_portable_decoded(plan) >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(operands[i]->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
                           "must be 0 or 1, as planned", 1, operands[i]->scale_parts);
-        TEGROUP_IMPL_RULE(
-            !turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B) || tegroup_impl_extent(&read) == 0,
-            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(name, tegroup_impl_listed(operands[i]), turned).data,
-            "must not be NULL: the plan reads the transposed copy", 1, 0);
-        if (!held)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_decoded_rows(plan, operands[i], (tegroup_impl_operand)i, name, error));
     }
     return TEGROUP_OK;
 }

@@ -44,11 +44,8 @@ struct tegroup_impl_portable_factors {
         int64_t block = TEGROUP_IMPL_BLOCK_OF_ALL;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (both[i].of.facts)
-                block = tegroup_impl_min(block, both[i].k_is_inner ? both[i].of.grid.block_inner
-                                                                   : both[i].of.grid.block_outer);
-        one_column = !both[1].of.facts
-                     || (both[1].k_is_inner ? both[1].of.grid.block_outer : both[1].of.grid.block_inner) >= LINES;
+            if (both[i].of.facts) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(both[i]));
+        one_column = !both[1].of.facts || tegroup_impl_gpu_codes_line_block(both[1]) >= LINES;
         codes = &both[threadIdx.x / LINES];
         shared = &factors[0][0];
         done = 0;

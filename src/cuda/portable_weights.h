@@ -37,6 +37,7 @@ typedef struct tegroup_impl_portable_held {
     float alpha;                                  /* where the descriptor has none */
 } tegroup_impl_portable_held;
 
+/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32. */
 template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     static constexpr int TILE_M = 64, TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
@@ -101,29 +102,18 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 
     /* ---- decoding ---- */
 
-    static __device__ __forceinline__ uint4 take_chunk(uint32_t from) {
-        uint4 chunk;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                     : "r"(from)
-                     : "memory");
-        return chunk;
-    }
     static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
         return tegroup_impl_gpu_mul2(a, b, true);
     }
-    /* Two codes of E4M3, each in both bytes of a half, NaN as 480; and which are NaN. */
+    /* The codes of a half, NaN of E4M3 as 480. */
     static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
-        return mul2((two & 0x80008000u) | (two & 0x007f007fu) << 4, 0x7b807b80u);
-    }
-    static __device__ __forceinline__ uint32_t nans_of(uint32_t two) {
-        return ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+        return mul2(tegroup_impl_gpu_two_of_e4m3(two), tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power);
     }
     static __device__ __forceinline__ uint32_t with_nans(uint32_t value, uint32_t nans) {
         return value | (nans - (nans >> 15));
     }
     static __device__ __forceinline__ uint32_t of_e2m1(uint32_t byte) {
-        return mul2(tegroup_impl_gpu_two_of_e2m1(byte), 0x7e807e80u);
+        return mul2(tegroup_impl_gpu_two_of_e2m1(byte), tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F4E2M1, true).power);
     }
     /* The codes of a line that this thread multiplies, of one half of a step: two for each half of both sixteens. from:
      * the line's. Returns what is not 0 if one is NaN, which NANS makes of it. */
@@ -132,7 +122,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         const uint32_t quarter = threadIdx.x % 4;
         uint32_t any = 0;
         if (BITS == 4) {
-            const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 16));
+            const uint4 chunk = tegroup_impl_load_chunk(from + (uint32_t)(half_step * 16));
             const uint32_t pick = 0x1111u * quarter;
             values[0][0] = of_e2m1(__byte_perm(chunk.x, 0, pick));
             values[0][1] = of_e2m1(__byte_perm(chunk.y, 0, pick));
@@ -142,12 +132,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
             const uint32_t pick = 0x1100u + 0x2222u * quarter; /* bytes 2q, 2q, 2q + 1, 2q + 1 of eight */
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint4 chunk = take_chunk(from + (uint32_t)(half_step * 32 + i * 16));
+                const uint4 chunk = tegroup_impl_load_chunk(from + (uint32_t)(half_step * 32 + i * 16));
                 const uint32_t two[2] = {__byte_perm(chunk.x, chunk.y, pick), __byte_perm(chunk.z, chunk.w, pick)};
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
-                    any |= nans_of(two[j]);
-                    values[i][j] = NANS ? with_nans(of_e4m3(two[j]), nans_of(two[j])) : of_e4m3(two[j]);
+                    any |= tegroup_impl_gpu_nans_of_e4m3(two[j]);
+                    values[i][j] =
+                        NANS ? with_nans(of_e4m3(two[j]), tegroup_impl_gpu_nans_of_e4m3(two[j])) : of_e4m3(two[j]);
                 }
             }
         }
@@ -157,7 +148,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     static __device__ __forceinline__ void decode_scales(uint32_t four, uint32_t first, uint32_t (&by)[2]) {
         if (E4M3) {
             const uint32_t codes = __byte_perm(four, 0, 0x1100u + 0x1111u * first),
-                           two = with_nans(of_e4m3(codes), nans_of(codes));
+                           two = with_nans(of_e4m3(codes), tegroup_impl_gpu_nans_of_e4m3(codes));
             by[0] = __byte_perm(two, 0, 0x1010);
             by[1] = __byte_perm(two, 0, 0x3232);
         } else {
@@ -196,10 +187,7 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
         for (int i = 0; i < MI * 2; i++) {
             const uint32_t l = first_line() + (uint32_t)i * 8;
-            asm volatile("ld.shared.u32 %0, [%1];"
-                         : "=r"(scale[i])
-                         : "r"(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4)
-                         : "memory");
+            scale[i] = tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {

@@ -59,17 +59,13 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
  * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
  * to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int turned = p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
-    const tegroup_tensor b = turned ? tegroup_impl_turned(&desc->b) : desc->b;
-    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype), k = turned ? p->n : p->k,
-                  ld = turned ? b.ld : p->ldb;
+    const tegroup_tensor b = tegroup_impl_held(desc, p);
+    const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
+                  ld = tegroup_impl_holds_turned(p) ? b.ld : p->ldb;
     tegroup_problem unbiased = *p;
     unbiased.bias = TEGROUP_DTYPE_UNSET;
-    return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && (p->op == TEGROUP_OP_FORWARD || turned)
-           && tegroup_impl_scaled_by_8_bits(b.scaling)
-           && (b.dtype == TEGROUP_DTYPE_F8E4M3 || b.dtype == TEGROUP_DTYPE_F4E2M1) && tegroup_impl_scales_in_tiles(&b)
-           && tegroup_impl_sm90_can_flip(&unbiased) && k > 0 && k % TEGROUP_IMPL_SM90_K == 0 && ld % unit == 0
-           && b.group_stride % unit == 0
+    return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_SM90_K)
+           && tegroup_impl_sm90_can_flip(&unbiased) && ld % unit == 0 && b.group_stride % unit == 0
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

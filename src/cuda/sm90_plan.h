@@ -101,11 +101,7 @@ static inline tegroup_status tegroup_impl_sm90_check_weights(const tegroup_gemm_
     const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B),
                          lines = turned ? tegroup_impl_turned(&read) : read, bytes = tegroup_impl_sm90_bytes(&lines);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(given), turned);
-    TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
-                      1, given->scale_parts);
-    TEGROUP_IMPL_RULE(!turned || tegroup_impl_reads_columnwise(desc, TEGROUP_IMPL_B)
-                          || tegroup_impl_extent(&read) == 0,
-                      ERROR_NULL_ARGUMENT, paths.data, "must not be NULL: the plan reads the transposed copy", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_held(desc, name, error));
     TEGROUP_IMPL_RULE(tegroup_impl_listed(given) || tegroup_impl_aligned(read.scale_inv, TEGROUP_IMPL_SM90_CODES_BYTES),
                       ERROR_ALIGNMENT, paths.scales, "must be 16-byte aligned for TMA", TEGROUP_IMPL_SM90_CODES_BYTES,
                       (uintptr_t)read.scale_inv % TEGROUP_IMPL_SM90_CODES_BYTES);

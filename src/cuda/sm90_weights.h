@@ -227,19 +227,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
 
     /* ---- codes to BF16 ---- */
 
-    static __device__ __forceinline__ uint4 load_chunk(uint32_t from) {
-        uint4 chunk;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                     : "r"(from)
-                     : "memory");
-        return chunk;
-    }
-    static __device__ __forceinline__ uint32_t load_scales(uint32_t from) {
-        uint32_t four;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(four) : "r"(from) : "memory");
-        return four;
-    }
     static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
         return tegroup_impl_gpu_mul2(a, b, true);
     }
@@ -257,7 +244,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (HALF == 0 || first == 4)
 #pragma unroll
             for (int line = 0; line < 2; line++) {
-                const uint32_t four = load_scales(stage + mine.scales + (uint32_t)(first / 4 * 512 + line * 128)),
+                const uint32_t four = tegroup_impl_load_word(stage + mine.scales
+                                                             + (uint32_t)(first / 4 * 512 + line * 128)),
                                high = four & 0x80808080u;
                 of_lines.rest[line] =
                     E4M3 ? (four & 0x7f7f7f7fu) + 0x01010101u & 0x80808080u : four & (high - (high >> 7));
@@ -266,10 +254,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (E4M3) scale_by_e4m3(of_lines, first % 4, held);
         else scale_by_e8m0(of_lines, first % 4, held);
         if (has_nan) restore_nans<HALF>(codes, mine, held);
-    }
-    /* Two codes, each in both bytes of a half, as wgmma has them in a register; times 2^-120. */
-    static __device__ __forceinline__ uint32_t of_e4m3(uint32_t two) {
-        return (two & 0x80008000u) | (two & 0x007f007fu) << 4;
     }
     /* The lower half of two, twice, and the upper one: a product reads them without an instruction for that. */
     static __device__ __forceinline__ uint32_t lower(uint32_t two) {
@@ -284,7 +268,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     }
     /* Chunk i of the upper line, or of the lower one. */
     static __device__ __forceinline__ uint4 load_chunk(uint32_t from, const share &mine, int i, int line) {
-        return load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
+        return tegroup_impl_load_chunk(from + (uint32_t)(8 * line * SHAPE::LINE) + ((uint32_t)i * 16 ^ mine.swizzle));
     }
     /* Codes of E4M3, NaN as 480. Returns whether there is one. */
     template <int HALF>
@@ -296,8 +280,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             const uint32_t low = __byte_perm(chunk.x, chunk.y, mine.pick),
                            high = __byte_perm(chunk.z, chunk.w, mine.pick);
             largest = __vmaxu2(largest, __vmaxu2(low & 0x007f007fu, high & 0x007f007fu));
-            held[i / 2][i % 2] = of_e4m3(low);
-            held[i / 2][2 + i % 2] = of_e4m3(high);
+            held[i / 2][i % 2] = tegroup_impl_gpu_two_of_e4m3(low);
+            held[i / 2][2 + i % 2] = tegroup_impl_gpu_two_of_e4m3(high);
         }
         return largest >> 16 == 0x7fu || (largest & 0xffffu) == 0x7fu;
     }
@@ -312,7 +296,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     }
     /* What makes NaN of those of two codes that are. */
     static __device__ __forceinline__ uint32_t nan_of(uint32_t two) {
-        const uint32_t flags = ((two & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+        const uint32_t flags = tegroup_impl_gpu_nans_of_e4m3(two);
         return flags - (flags >> 15);
     }
     template <int HALF>
@@ -359,7 +343,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         for (int i = 0; i < EACH; i++) {
             const uint32_t two = __byte_perm(of_lines.four[0], of_lines.four[1],
                                              (uint32_t)((first + i) * 0x0011 + (4 + first + i) * 0x1100)),
-                           scales = mul2(of_e4m3(two), of_scales);
+                           scales = mul2(tegroup_impl_gpu_two_of_e4m3(two), of_scales);
 #pragma unroll
             for (int r = 0; r < 4; r++)
                 held[i][r] = mul2(mul2(held[i][r], of_codes), r % 2 ? upper(scales) : lower(scales));

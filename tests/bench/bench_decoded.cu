@@ -2,10 +2,10 @@
  *   -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_decoded.cu -o bench_decoded */
 
 /* Products of quantised operands on SM90 or PORTABLE beside its product of what they mean in BF16: the shapes of
- * tests/bench/shapes.json, with groups as 1 / rank^0.8 shares rows. Contestants take turns in random order, 256 MB are read before
- * each (L2 is cold), medians of 15 rounds of whole calls. The results are compared first, bit for bit. PORTABLE has another contestant:
- * planned for one row, so that its kernel decodes on the way to shared memory, and needs no workspace. Block FP8 is 1x128 times 128x128
- * (wgrad: 1x128 twice); its bits are compared between both ways. */
+ * tests/bench/shapes.json, with groups as 1 / rank^0.8 shares rows. Contestants take turns in random order, 256 MB are
+ * read before each (L2 is cold), medians of 15 rounds of whole calls. The results are compared first, bit for bit.
+ * PORTABLE has another contestant, planned for one row: it decodes weights in registers, or operands on the way to
+ * shared memory. Block FP8 is 1x128 times 128x128 (wgrad: 1x128 twice); its bits are compared between both plans. */
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
@@ -48,10 +48,18 @@ static void *device(size_t bytes) {
 }
 
 struct shape { const char *name; int32_t groups; int64_t rows, n, k; };
-struct format { const char *name; tegroup_scaling scaling; tegroup_dtype dtype; tegroup_scale_preset rule; bool both; tegroup_scaling weights; };
+struct format {
+    const char *name;
+    tegroup_scaling scaling;
+    tegroup_dtype dtype;
+    tegroup_scale_preset rule;
+    bool both;               /* operands are quantised, else the weights alone */
+    tegroup_scaling weights; /* theirs, with scales of F32; UNSET: as of the other operand */
+};
 
 /* A BF16 operand quantised in the copy that the op reads, a dgrad's weights transposed, and `plain` made what that means. */
-static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, tegroup_scaling scaling, bool columns, bool transposed) {
+static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, tegroup_scaling scaling, bool columns,
+                                   bool transposed) {
     tegroup_tensor q = *plain;
     tegroup_layout layout;
     q.dtype = f.dtype;
@@ -77,7 +85,8 @@ static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, tegro
     return q;
 }
 
-static void compare(tegroup_backend backend, const shape &s, const format &f, tegroup_op op, const std::vector<int64_t> &counts, const void *flush, size_t flush_bytes) {
+static void compare(tegroup_backend backend, const shape &s, const format &f, tegroup_op op,
+                    const std::vector<int64_t> &counts, const void *flush, size_t flush_bytes) {
     const int contestants = backend == TEGROUP_BACKEND_PORTABLE ? 3 : 2;
     const bool wgrad = op == TEGROUP_OP_WGRAD;
     const int64_t a_cols = op == TEGROUP_OP_FORWARD ? s.k : s.n, d_cols = op == TEGROUP_OP_FORWARD ? s.n : s.k, d_count = wgrad ? s.groups * s.n * s.k : s.rows * d_cols;
@@ -98,7 +107,8 @@ static void compare(tegroup_backend backend, const shape &s, const format &f, te
     fill<<<1024, 256>>>((uint16_t *)desc[0].b.data, wgrad ? s.rows * s.k : s.groups * s.n * s.k);
     desc[1] = desc[0];
     if (f.both) desc[1].a = quantised_of(&desc[0].a, f, f.scaling, wgrad, false);
-    desc[1].b = quantised_of(&desc[0].b, f, f.weights && !wgrad ? f.weights : f.scaling, op != TEGROUP_OP_FORWARD, op == TEGROUP_OP_DGRAD);
+    desc[1].b = quantised_of(&desc[0].b, f, f.weights && !wgrad ? f.weights : f.scaling, op != TEGROUP_OP_FORWARD,
+                             op == TEGROUP_OP_DGRAD);
     desc[2] = desc[1];
     desc[2].options.expected_rows = 1;
     desc[2].options.expected_rows_max = 1;
@@ -117,9 +127,10 @@ static void compare(tegroup_backend backend, const shape &s, const format &f, te
     }
     unsigned long long *other = (unsigned long long *)device(8), differ;
     MUST(cudaMemset(other, 0, 8));
-    for (int i = 1; i < contestants; i++) /* sums that scales of F32 multiply are not those of BF16 */
-        if (!f.weights) count_other<<<1024, 256>>>((const uint16_t *)desc[0].d.data, (const uint16_t *)desc[i].d.data, d_count, other);
-        else count_other<<<1024, 256>>>((const uint16_t *)desc[contestants - 1].d.data, (const uint16_t *)desc[i].d.data, d_count, other);
+    /* Sums that scales of F32 multiply are not those of BF16. */
+    const uint16_t *const same = (const uint16_t *)desc[f.weights ? contestants - 1 : 0].d.data;
+    for (int i = 1; i < contestants; i++)
+        count_other<<<1024, 256>>>(same, (const uint16_t *)desc[i].d.data, d_count, other);
     MUST(cudaMemcpy(&differ, other, 8, cudaMemcpyDeviceToHost));
     int order[3] = {0, 1, 2};
     for (int turn = 0; turn < 15 * contestants; turn++) {
@@ -134,10 +145,12 @@ static void compare(tegroup_backend backend, const shape &s, const format &f, te
         MUST(cudaEventElapsedTime(&ms, begin, end));
         times[i].push_back(ms * 1000);
     }
-    for (int i = 0; i < contestants; i++) std::nth_element(times[i].begin(), times[i].begin() + times[i].size() / 2, times[i].end());
+    for (int i = 0; i < contestants; i++)
+        std::nth_element(times[i].begin(), times[i].begin() + times[i].size() / 2, times[i].end());
     const float bf16 = times[0][times[0].size() / 2], decoded = times[1][times[1].size() / 2];
     static const char *const ops[] = {"", "forward", "dgrad", "wgrad"};
-    printf("| %s | %s | %s | %.0f | %.0f | %.2f | %.0f |", s.name, ops[op], f.name, bf16, decoded, bf16 / decoded, plan[1].workspace_bytes / 1e6);
+    printf("| %s | %s | %s | %.0f | %.0f | %.2f | %.0f |", s.name, ops[op], f.name, bf16, decoded, bf16 / decoded,
+           plan[1].workspace_bytes / 1e6);
     if (contestants == 3) printf(" %.0f |", times[2][times[2].size() / 2]);
     printf("%s\n", differ ? " OTHER BITS" : "");
     fflush(stdout);
@@ -145,8 +158,8 @@ static void compare(tegroup_backend backend, const shape &s, const format &f, te
     held.clear();
 }
 
-/* bench_decoded [OP [SHAPE [FORMAT]]]: of all operations (0) or of one, 1 forward to 3 wgrad; of what has these in its name. With "portable"
- * before these, PORTABLE. */
+/* bench_decoded [portable] [OP [SHAPE [FORMAT]]]: of SM90 or PORTABLE, of all operations (0) or of one, 1 forward to
+ * 3 wgrad; of what has these in its name */
 int main(int argc, char **argv) {
     static const shape shapes[] = {{"mixtral fc1", 8, 16384, 28672, 4096}, {"mixtral fc2", 8, 16384, 4096, 14336}, {"dsv3 ep32 fc1", 8, 32768, 4096, 7168},
                                    {"dsv3 ep32 fc2", 8, 32768, 7168, 2048}, {"dsv3 ep8 fc1", 32, 32768, 4096, 7168}, {"dsv3 ep8 fc2", 32, 32768, 7168, 2048},
@@ -163,14 +176,18 @@ int main(int argc, char **argv) {
                                      {"NVFP4", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, true},
                                      {"MXFP8 weights", TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_MXFP8, false},
                                      {"NVFP4 weights", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, false},
-                                     {"MXFP4 weights", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_OCP_MX, false},
-                                     {"block FP8", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALE_TE_BLOCK, true, TEGROUP_SCALING_BLOCK_128X128}};
+                                     {"MXFP4 weights", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1,
+                                      TEGROUP_SCALE_OCP_MX, false},
+                                     {"block FP8", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_DTYPE_F8E4M3,
+                                      TEGROUP_SCALE_TE_BLOCK, true, TEGROUP_SCALING_BLOCK_128X128}};
     const size_t flush_bytes = (size_t)256 << 20;
     void *flush;
     MUST(cudaMalloc(&flush, flush_bytes));
     const bool portable = argc > 1 && strcmp(argv[1], "portable") == 0;
     if (portable) argc--, argv++;
-    printf("| shape | op | operands | BF16, us | decoded, us | ratio | workspace, MB |%s\n|---|---|---|---:|---:|---:|---:|%s\n", portable ? " no workspace, us |" : "", portable ? "---:|" : "");
+    printf("| shape | op | operands | BF16, us | decoded, us | ratio | workspace, MB |%s\n",
+           portable ? " for one row, us |" : "");
+    printf("|---|---|---|---:|---:|---:|---:|%s\n", portable ? "---:|" : "");
     for (const shape &s : shapes) {
         std::vector<int64_t> counts(s.groups);
         double sum = 0;
@@ -180,7 +197,10 @@ int main(int argc, char **argv) {
         counts[0] += left;
         for (const format &f : formats)
             for (int op = TEGROUP_OP_FORWARD; op <= (f.both ? TEGROUP_OP_WGRAD : TEGROUP_OP_DGRAD); op++)
-                if ((portable || !f.weights) && (argc < 2 || atoi(argv[1]) == 0 || atoi(argv[1]) == op) && (argc < 3 || strstr(s.name, argv[2])) && (argc < 4 || strstr(f.name, argv[3]))) compare(portable ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_SM90, s, f, (tegroup_op)op, counts, flush, flush_bytes);
+                if ((portable || !f.weights) && (argc < 2 || atoi(argv[1]) == 0 || atoi(argv[1]) == op)
+                    && (argc < 3 || strstr(s.name, argv[2])) && (argc < 4 || strstr(f.name, argv[3])))
+                    compare(portable ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_SM90, s, f, (tegroup_op)op, counts,
+                            flush, flush_bytes);
     }
     return 0;
 }

@@ -43,8 +43,8 @@ SUPPORT void remember(const problem *p) {
         if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
 }
 
-/* For SM90's kernels of FP8 (1), or that decode weights (2), or PORTABLE's that do (3): tiles of some size, 16 bytes wherever TMA wants them, copies along what
- * is summed. */
+/* For SM90's kernels of FP8 (1) or that decode weights (2), or PORTABLE's that do (3): tiles of some size, 16 bytes
+ * wherever TMA wants them, copies along what is summed. */
 static int quantised_for_sm90;
 
 /* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: 1: in the types that GPU
