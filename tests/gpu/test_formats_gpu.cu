@@ -171,7 +171,8 @@ TEST(formats_gpu, weights_in_registers) {
 TEST(formats_gpu, both_ways_have_the_same_bits) {
     int64_t compared = 0, first = 0;
     if (!portable_here()) return;
-    for (int64_t i = 0; i < scaled(900); i++) {
+    /* However few are asked for, one of them is decoded first. */
+    for (int64_t i = 0; i < scaled(900) || (first == 0 && i < 900); i++) {
         rng r = rng_seed(99000000u + (uint64_t)i);
         const scaling_row *fa = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL,
                           *fb = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL;
