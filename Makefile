@@ -252,21 +252,18 @@ $(MORE:%=more/%): more/%: %
 more/tests/fuzz/run.sh: build/fuzz
 more/tests/unit/test_order.sh: $(UNIT:%=build/%)
 
-build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
-	@mkdir -p build
-	$(CC) $(TESTFLAGS) $< -o $@ -lm
-
-build/native/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
-	@mkdir -p build/native
-	$(CC) $(TESTFLAGS) -march=native $< -o $@ -lm
-
-build/no_avx512/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
-	@mkdir -p build/no_avx512
-	$(CC) $(TESTFLAGS) -march=native -mno-avx512f $< -o $@ -lm
-
-build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
-	@mkdir -p build/sanitized
-	$(CC) $(TESTFLAGS) -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm # -O1 takes twice as long to compile
+# Unit tests. Those that do not look into the library are linked with it, which each kind of build compiles once.
+OPTIONS_native    := -march=native
+OPTIONS_no_avx512 := -march=native -mno-avx512f
+OPTIONS_sanitized := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all # -O1 takes twice as long to compile
+define UNIT_TESTS # of a folder
+$(1)/library.o: build/libtegroup.c tegroup.h
+	@mkdir -p $$(@D)
+	$$(CC) $$(TESTFLAGS) $$(OPTIONS_$(notdir $(1))) -c $$< -o $$@
+$(1)/test_%: tests/unit/test_%.c $(1)/library.o $$(wildcard tests/unit/*.h) examples/check.h
+	$$(CC) $$(TESTFLAGS) $$(OPTIONS_$(notdir $(1))) $$(filter %.c %.o,$$^) -o $$@ -lm
+endef
+$(foreach folder,build build/native build/no_avx512 build/sanitized,$(eval $(call UNIT_TESTS,$(folder))))
 
 # libFuzzer comes with clang; where it is missing tests/fuzz/run.sh says so and skips.
 build/fuzz: tests/fuzz/fuzz.c tegroup.h

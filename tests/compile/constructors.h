@@ -3,6 +3,8 @@
 #ifndef TEGROUP_TESTS_CONSTRUCTORS_H
 #define TEGROUP_TESTS_CONSTRUCTORS_H
 
+#include <string.h>
+
 static int same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
     return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space && x->data_space == y->data_space
         && x->starts == y->starts && x->alignment == y->alignment && x->stride == y->stride;

@@ -20,5 +20,11 @@ $(OUT)/libcudart.so: $(OUT)/libcudart.so.13
 
 $(OUT)/mistakes: tests/emulator/mistakes.cu | $(LIBRARIES)
 	$(NVCC) $(NVCCFLAGS) $< -o $@
+# As in tests/gpu/build.mk: tests that do not look into the library are linked with it.
+LINKED := $(patsubst tests/gpu/%.cu,$(OUT)/%,$(shell grep -l '^#define TEGROUP_EXTERN' tests/gpu/test_*.cu))
+$(OUT)/library.o: tests/gpu/library.cu tests/gpu/inside.h tegroup.h tegroup_cuda.cuh
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -c $< -o $@
+$(LINKED): $(OUT)/library.o
 $(OUT)/%: tests/gpu/%.cu tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h) | $(LIBRARIES)
-	$(NVCC) $(NVCCFLAGS) $< -o $@
+	$(NVCC) $(NVCCFLAGS) $(filter %.cu %.o,$^) -o $@

@@ -27,9 +27,16 @@ $(OUT)/count_kernels.o: tests/gpu/count_kernels.cc
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O1 -c $< -o $@
 
+# Tests that do not look into the library are linked with it; so its kernels are compiled once.
+LINKED := $(patsubst tests/gpu/%.cu,$(OUT)/%,$(shell grep -l '^#define TEGROUP_EXTERN' tests/gpu/test_*.cu))
+$(OUT)/library.o: tests/gpu/library.cu tests/gpu/inside.h tegroup.h tegroup_cuda.cuh
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $(GENCODE) -c $< -o $@
+$(LINKED): $(OUT)/library.o
+
 # Programs that make sanitize-gpu runs know which kernels they launched.
 $(TESTS:%=$(OUT)/%): $(OUT)/%: tests/gpu/%.cu $(OUT)/count_kernels.o $(HEADERS)
-	$(NVCC) $(NVCCFLAGS) $(GENCODE) $< $(OUT)/count_kernels.o $(WRAPPED:%=-Xlinker --wrap=%) -o $@ $(LIBS)
+	$(NVCC) $(NVCCFLAGS) $(GENCODE) $(filter %.cu %.o,$^) $(WRAPPED:%=-Xlinker --wrap=%) -o $@ $(LIBS)
 
 $(OUT)/works: tests/gpu/works/works.cu $(HEADERS)
 	@mkdir -p $(@D)

@@ -6,7 +6,7 @@
 #define TEGROUP_TESTS_MIRROR_H
 
 #include "support.h"
-#include <cuda_runtime.h>
+#include "inside.h"
 
 #define MUST(call)                                                                                                     \
     do {                                                                                                               \
@@ -244,64 +244,13 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
 
 /* Can SM90's kernels run here, and does this run of the suite want them? */
 static inline int hopper_here(void) {
-#if !defined(TEGROUP_NO_SM90)
     const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
     int device, major, minor;
     if (wanted != NULL && strstr(wanted, "sm90") == NULL) return 0;
     MUST(cudaGetDevice(&device));
     MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return major == 9 && minor == 0 && tegroup_impl_sm90_image(90);
-#else
-    return 0;
-#endif
-}
-
-/* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many. */
-static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
-    (void)plan, (void)i;
-#if !defined(TEGROUP_NO_SM90)
-    for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++)
-        if (tegroup_impl_sm90_takes(plan, kernel) && i-- == 0) return kernel;
-#endif
-    return -1;
-}
-static int32_t sm90_candidates(const tegroup_plan *plan) {
-    int32_t count = 0;
-    while (sm90_candidate(plan, count) >= 0) count++;
-    return count;
-}
-
-/* Tiles of a bundled backend's table that a plan can take. */
-static int32_t plan_tiles(const tegroup_plan *plan) {
-    int32_t count = 0;
-    if (plan->backend == TEGROUP_BACKEND_SM90) return sm90_candidates(plan);
-#if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
-#endif
-    return count;
-}
-
-/* The plan with tile i of them. False where there are not so many, or the GPU has too little shared memory for it. */
-static int plan_take_tile(tegroup_plan *plan, int32_t i) {
-    int32_t count = 0;
-    tegroup_error error;
-    (void)count, (void)error;
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) {
-        tegroup_impl_choice choice;
-        const int32_t kernel = sm90_candidate(plan, i);
-        if (kernel < 0) return 0;
-        memset(&choice, 0, sizeof choice);
-        choice.words[0] = (uint64_t)kernel;
-        return tegroup_impl_sm90_take(plan, &choice, &error) == TEGROUP_OK;
-    }
-#endif
-#if !defined(TEGROUP_NO_PORTABLE)
-    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
-#else
-    return 0;
-#endif
+    return major == 9 && minor == 0 && sm90_is_compiled();
 }
 
 /* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand. Where columns are ragged, too,

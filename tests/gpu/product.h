@@ -51,19 +51,10 @@ static __global__ void count_different(const unsigned char *x, const unsigned ch
     if (mine != 0) atomicAdd(count, mine);
 }
 
-/* What launches have left in the count by which Hopper's blocks keep step: nothing, or the next one would wait in vain,
- * or not at all. */
-static __global__ void steps_left(unsigned long long *left) {
-#if defined(TEGROUP_IMPL_HOPPER) && TEGROUP_IMPL_HOPPER && !defined(TEGROUP_NO_SM90)
-    *left = *tegroup_impl_sm90_step_count() % tegroup_impl_sm90_pace::ALL;
-#else
-    *left = 0;
-#endif
-}
 static unsigned long long product_steps_left(void) {
     unsigned long long *on_device, left;
     MUST(cudaMalloc((void **)&on_device, sizeof left));
-    steps_left<<<1, 1>>>(on_device);
+    MUST(sm90_steps_left(on_device));
     MUST(cudaMemcpy(&left, on_device, sizeof left, cudaMemcpyDeviceToHost));
     MUST(cudaFree(on_device));
     return left;

@@ -1,7 +1,7 @@
 /* Products that SM90 decodes to BF16 in workspace: random ones of every pair, operation and storage order against FP64 products of
  * what codes and scales mean, and bit for bit against SM90's product of these numbers in BF16; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change
  * under a graph, or lie; more rows than planned. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
@@ -60,7 +60,7 @@ static const char *differs_in_bf16(uint64_t seed, const scaling_row *fa, const s
     return wrong;
 }
 
-static int64_t of_weights[TEGROUP_IMPL_SM90_WEIGHTS_COUNT]; /* products by each kernel that decodes weights */
+static int64_t of_weights[SM90_WEIGHTS_KERNELS]; /* products by each kernel that decodes weights */
 
 static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements, int64_t *compared) {
     rng r = rng_seed(seed);
@@ -76,8 +76,8 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     problem_reference(&p);
     mirror_tile = seed % 3 ? MIRROR_ANY_TILE : MIRROR_PLANNED_TILE;
     const tegroup_status status = problem_run_on_device(&p);
-    if (status == TEGROUP_OK && tegroup_impl_sm90_plans_weights(&p.plan))
-        of_weights[p.plan.algorithm[TEGROUP_IMPL_PLANNED_ROW] - TEGROUP_IMPL_SM90_KERNEL_COUNT]++;
+    if (status == TEGROUP_OK && sm90_decodes_weights(&p.plan))
+        of_weights[sm90_weights_kernel(&p.plan)]++;
     if (status != TEGROUP_OK) wrong = "refused";
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
@@ -264,7 +264,7 @@ static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb
         fprintf(stderr, "%s %s\n", error.field, error.rule);
         return 0;
     }
-    if (large_of.weights == TEGROUP_DTYPE_F8E4M3 && (!tegroup_impl_sm90_plans_weights(&plan) || plan.tile_m != (large_of.expected > 0 ? 64 : 256))) {
+    if (large_of.weights == TEGROUP_DTYPE_F8E4M3 && (!sm90_decodes_weights(&plan) || plan.tile_m != (large_of.expected > 0 ? 64 : 256))) {
         fprintf(stderr, "weights are not decoded in registers, or by tiles of %d rows\n", (int)plan.tile_m);
         return 0;
     }
@@ -505,7 +505,7 @@ TEST(decoded_gpu, weights_that_tma_cannot_load) {
     desc.options.backend = TEGROUP_BACKEND_SM90;
     copy_up(desc.a.data, x, sizeof x);
     ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
-    ASSERT_TRUE(tegroup_impl_sm90_plans_weights(&plan));
+    ASSERT_TRUE(sm90_decodes_weights(&plan));
     ASSERT_EQ(tegroup_gemm_check(&plan, &desc, &error), TEGROUP_OK);
     other = desc;
     other.b.data = (char *)desc.b.data + 8;
@@ -536,7 +536,7 @@ TEST(decoded_gpu, weights_that_tma_cannot_load) {
     const tegroup_status status = tegroup_plan_make(&other, NULL, &plan, &error);
     if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
     ASSERT_EQ(status, TEGROUP_OK);
-    ASSERT_TRUE(tegroup_impl_sm90_plans_weights(&plan));
+    ASSERT_TRUE(sm90_decodes_weights(&plan));
     ASSERT_EQ(tegroup_gemm(&plan, &other, NULL, &error), TEGROUP_OK);
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(got, desc.d.data, sizeof got, cudaMemcpyDeviceToHost));

@@ -1,6 +1,6 @@
 /* Expert parallelism on one GPU: several ranks as several windows in its memory. The tests of ep.h, and all calls of all
  * ranks in one captured graph that is replayed with other routings. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_PORTABLE /* no product is tested here */
 #define TEGROUP_NO_SM90
 #define TEGROUP_NO_CUBLASLT

@@ -1,7 +1,7 @@
 /* Products of quantised operands on PORTABLE: random ones of every pair, operation and storage order against FP64 products of what
  * codes and scales mean, which tests/unit/quantised.h works out by itself; every code with every scale, and products whose scales
  * are of 8 bits, have the bits of the BF16 kernel on the values; sizes that change under a graph, or lie. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_SM90
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
@@ -50,8 +50,8 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
         totals.problems++;
-        totals.weights += tegroup_impl_portable_plans_weights(&p.plan);
-        totals.first += !tegroup_impl_portable_plans_weights(&p.plan) && p.plan.workspace_bytes > 0;
+        totals.weights += portable_decodes_weights(&p.plan);
+        totals.first += !portable_decodes_weights(&p.plan) && p.plan.workspace_bytes > 0;
         totals.elements += v.count + b.count;
         totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
         if (!(v.worst <= 1)) wrong = "result";
@@ -128,7 +128,7 @@ TEST(formats_gpu, bits_of_bf16) {
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
         p.desc.options.expected_rows = ways[i % 2 ? 0 : i % 3];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
-        weights += tegroup_impl_portable_plans_weights(&p.plan);
+        weights += portable_decodes_weights(&p.plan);
         double *quantised_bits = results_of(&p, &count);
         problem_reset(&p);
         if (fa != NULL) narrow(&p.desc.a, &p.a);

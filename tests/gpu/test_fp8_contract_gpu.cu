@@ -2,7 +2,7 @@
  * that lies; a row's bits do not depend on the rows that come with it; and calls repeat. Every scaling, operation and way of
  * summing. Values are small whole numbers, which codes, scales that are powers of two, and sums hold exactly: results are whole
  * numbers, too. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE

@@ -1,7 +1,7 @@
 /* SM90's products of FP8: random ones of every pair of scalings, types and operations, in every tile, against FP64 products of what
  * codes and scales mean, which tests/unit/quantised.h works out by itself; bits that do not depend on the tile; long sums, which the
  * instruction alone gets wrong. test_fp8_contract_gpu.cu has the rest of what is promised. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE

@@ -1,6 +1,6 @@
 /* The GPU backends, each against an FP64 reference by the bound of tests/unit/support.h (with truncating tensor-core sums
  * allowed for) and against the contract; prepare against the host bit for bit. Link with cuBLASLt. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
 #include "graph.h"
@@ -1443,7 +1443,7 @@ TEST(contract, line6_sm90_tiles_agree) {
         product_make(&p, TEGROUP_BACKEND_SM90);
         product_counts(&p, counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        const int32_t rows = sm90_candidates(&p.plan);
+        const int32_t rows = plan_tiles(&p.plan);
         const int wild = i / 6 % 2;
         uint64_t hash = 0;
         if (wild) {
@@ -1452,7 +1452,7 @@ TEST(contract, line6_sm90_tiles_agree) {
         }
         ASSERT_GT(rows, 1);
         for (int32_t row = 0; row < rows; row++) {
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
+            ASSERT_EQ(TEGROUP_OK, sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
             product_poison(&p, NULL);
             ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
             if (row == 0) hash = product_hash(&p, NULL);
@@ -1465,13 +1465,17 @@ TEST(contract, line6_sm90_tiles_agree) {
     }
 }
 
-/* The results' bits, of D and of a bias gradient. */
+/* The results' bits, of D and of a bias gradient, as one number. */
+static uint64_t hash_more(uint64_t hash, const unsigned char *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) hash = stirred(hash + data[i] + UINT64_C(0x9E3779B97F4A7C15));
+    return hash;
+}
 static uint64_t results_hash(const problem *p) {
-    uint64_t hash = TEGROUP_IMPL_HASH;
+    uint64_t hash = 0;
     for (int32_t g = 0; g < p->s.groups; g++) {
         for (int64_t i = 0; i < p->d.rows[g]; i++)
-            hash = tegroup_impl_hash(hash, p->d.at[g] + i * p->d.ld[g] * (int64_t)size_of(p->d.dtype), (size_t)p->d.cols[g] * size_of(p->d.dtype));
-        if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD) hash = tegroup_impl_hash(hash, p->bias.at[g], (size_t)p->bias.cols[g] * size_of(p->bias.dtype));
+            hash = hash_more(hash, p->d.at[g] + i * p->d.ld[g] * (int64_t)size_of(p->d.dtype), (size_t)p->d.cols[g] * size_of(p->d.dtype));
+        if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD) hash = hash_more(hash, p->bias.at[g], (size_t)p->bias.cols[g] * size_of(p->bias.dtype));
     }
     return hash;
 }
@@ -1514,9 +1518,9 @@ TEST(contract, line6_sm90_gathered_rows) {
             tegroup_gemm_desc desc = desc_to_device(&p.desc);
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
             ASSERT_EQ(q.plan.numerics_id, p.plan.numerics_id);
-            rows = sm90_candidates(&p.plan);
+            rows = plan_tiles(&p.plan);
             ASSERT_GT(rows, 1);
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
+            ASSERT_EQ(TEGROUP_OK, sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
             desc.options.workspace_bytes = p.plan.workspace_bytes;
             desc.options.workspace = workspace_of(desc.options.workspace_bytes);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
@@ -1582,7 +1586,7 @@ TEST(sanitize, sm90_tune) {
         tune.flush = flush;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
-        ASSERT_EQ(sm90_candidates(&p.plan), timed);
+        ASSERT_EQ(plan_tiles(&p.plan), timed);
         ASSERT_EQ(p.plan.numerics_id, tuned.numerics_id);
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&tuned, bytes, sizeof bytes, &p.error));
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&p.desc, bytes, sizeof bytes, &loaded, &p.error));
@@ -1638,9 +1642,9 @@ TEST(sanitize, sm90_adds_in_l2) {
                 p.desc.beta.space = TEGROUP_SPACE_HOST;
             }
             ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-            ASSERT_GT(sm90_candidates(&p.plan), 1);
-            for (int32_t i = 0; i < sm90_candidates(&p.plan); i++) {
-                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, i), &p.error));
+            ASSERT_GT(plan_tiles(&p.plan), 1);
+            for (int32_t i = 0; i < plan_tiles(&p.plan); i++) {
+                ASSERT_EQ(TEGROUP_OK, sm90_choose(&p.plan, sm90_candidate(&p.plan, i), &p.error));
                 if (!elsewhere) copy_up(p.desc.d.data, bits, bytes);
                 else MUST(cudaMemset(p.desc.d.data, 0xFF, bytes));
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
@@ -1677,8 +1681,8 @@ TEST(sanitize, sm90_deals) {
         for (int sizes = 0; sizes < 3; sizes++) {
             uint64_t wanted = 0;
             product_counts(&p, counts[sizes]);
-            for (int32_t row = 0; row < sm90_candidates(&p.plan); row++) {
-                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
+            for (int32_t row = 0; row < plan_tiles(&p.plan); row++) {
+                ASSERT_EQ(TEGROUP_OK, sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
                 product_poison(&p, NULL);
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
                 if (row == 0) wanted = product_hash(&p, NULL);
@@ -1715,18 +1719,18 @@ TEST(sanitize, sm90_tapers) {
         p.desc.options.expected_rows = 300;
         p.desc.options.expected_rows_max = 130; /* two lines of tiles, where the others have one */
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        ASSERT_EQ(0u, p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS]);
+        ASSERT_EQ(0u, *sm90_narrows(&p.plan));
         p.desc.options.expected_rows_max = 100;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &p.plan, &p.error));
         for (int32_t row = 0; p.plan.tile_m != 128 || p.plan.tile_n != 192; row++)
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
-        const uint64_t planned = p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], narrows[3] = {0, planned, 3};
+            ASSERT_EQ(TEGROUP_OK, sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
+        const uint64_t planned = *sm90_narrows(&p.plan), narrows[3] = {0, planned, 3};
         ASSERT_GT(planned, 0u);
         for (int sizes = 0; sizes < 4; sizes++) {
             uint64_t wanted = 0;
             product_counts(&p, counts[sizes]);
             for (int j = 0; j < 3; j++) {
-                p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = narrows[j];
+                *sm90_narrows(&p.plan) = narrows[j];
                 product_poison(&p, NULL);
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
                 if (j == 0) wanted = product_hash(&p, NULL);
@@ -1874,7 +1878,9 @@ TEST(gpu, data_between_sixteen_bytes) {
             tegroup_gemm_desc desc = desc_to_device(&p.desc);
             desc.options.backend = TEGROUP_BACKEND_AUTO;
             tegroup_tensor *moved = moved_b ? &desc.b : &desc.a;
-            const size_t bytes = (size_t)tegroup_impl_extent_bytes(moved);
+            tegroup_layout layout;
+            ASSERT_EQ(TEGROUP_OK, tegroup_tensor_layout(moved, TEGROUP_COPIES_ROWWISE, &layout, NULL));
+            const size_t bytes = layout.total_bytes;
             char *room, text[256];
             MUST(cudaMalloc((void **)&room, bytes + 2));
             MUST(cudaMemcpy(room + 2, moved->data, bytes, cudaMemcpyDeviceToDevice));

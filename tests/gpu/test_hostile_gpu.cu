@@ -1,7 +1,7 @@
 /* Quantise and the conversion of scales on a GPU with sizes that lie: a graph has a hundred arrays of them, each prepared, quantised
  * and converted; what the last one leaves is the CPU's, byte for byte, and nothing outside of the buffers changes. And
  * tegroup_validate of quantised tensors: the CPU's record, of spoilt snapshots, too. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_SM90
 #define TEGROUP_NO_PORTABLE
 #define TEGROUP_NO_CUBLASLT

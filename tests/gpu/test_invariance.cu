@@ -1,6 +1,6 @@
 /* What must not change a bit of a result of the bundled backends: the rows that come along, how they are grouped, the tile, a
  * wrong expectation, other work on the GPU; and right results for any number of groups. Link with cuBLASLt. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
 #include "test.h"
@@ -259,7 +259,7 @@ static __global__ void __launch_bounds__(1024) keep_busy(const uint4 *from, uint
 /* A thousand runs on an idle GPU, a thousand beside a kernel that computes on a third of it and a thousand beside one that
  * copies there, the tiles in turns: one hash. Between begin and end of the other kernel nothing may wait for the whole GPU. */
 static void beside_other_work(int b) {
-    enum { LONG = TEGROUP_IMPL_SM90_DRIFTING_K + 8 };
+    enum { LONG = SM90_DRIFTING_K + 8 };
     static const int64_t counts[8] = {700, 0, 3, 420, 64, 1, 511, 300};
     const int64_t runs = scaled(1000), words = (int64_t)8 << 20; /* of 16 bytes: more than L2 holds */
     const unsigned long long limit_ns = (unsigned long long)scaled(10000) * 1000000;
@@ -368,7 +368,7 @@ TEST(contract, line6_beside_other_work) {
 /* Long sums of groups that end within tiles: alone, two at a time, and on a few multiprocessors. */
 TEST(gpu, long_sums_in_step) {
     static const int64_t counts[6] = {1700, 129, 0, 900, 1, 1270};
-    enum { LONG = 2 * TEGROUP_IMPL_SM90_DRIFTING_K + 72, TWO = 2 };
+    enum { LONG = 2 * SM90_DRIFTING_K + 72, TWO = 2 };
     rng r = rng_seed(6006);
     cudaStream_t streams[TWO];
     for (int i = 0; i < TWO; i++) MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));

@@ -1,6 +1,6 @@
 /* The grouped linear layer on the GPU backends: every combination of tests/unit/linear.h against FP64, now, delayed on a second
  * stream, and captured with it, where the graph must hold kernels alone. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
 #include "graph.h"

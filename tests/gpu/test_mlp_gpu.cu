@@ -1,7 +1,7 @@
 /* The grouped MLP on the GPU backends: every combination of tests/unit/mlp.h against FP64, now, delayed on a second stream, and
  * captured with it, where the graph must hold kernels alone; and one captured step, prepare inside, replayed with many routings. Op chains by the
  * same references. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
 #include "graph.h"

@@ -1,6 +1,6 @@
 /* The whole MoE layer on the GPU: its output against the reference in FP64, everything that it writes bit for bit what the
  * separate calls give, and a captured step replayed with other logits, with saved memory, workspace and results poisoned. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
 #include "graph.h"

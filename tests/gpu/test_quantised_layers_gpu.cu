@@ -2,7 +2,7 @@
  * the copies that it read mean; results straight into the caller's buffer, and what the MLP quantises in passing, with the bits of
  * separate calls on the GPU; the weight gradients later, on a second stream; all of it captured, with the caller's quantising and
  * the routing inside, and replayed with other sizes. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "graph.h"
 #include "quantised_layers.h"

@@ -1,6 +1,6 @@
 /* Quantise and dequantise on a GPU: bit for bit what the CPU makes, every byte of every buffer; what is made in passing against
  * the separate calls on the GPU; captured and replayed with other sizes; snapshots that somebody wrote over. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "mirror.h"
 #include "quantize.h"
 #include "graph.h"

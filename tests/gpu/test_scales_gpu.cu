@@ -1,6 +1,6 @@
 /* Scales in another layout on a GPU: bit for bit what the CPU makes of them, padding and what stays untouched included; spoilt
  * snapshots lead nowhere. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "mirror.h"
 #include "scales.h"
 #include "graph.h"

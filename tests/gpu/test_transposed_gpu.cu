@@ -1,6 +1,6 @@
 /* Products whose operands lie transposed, as docs/concepts.md has them: groups are windows side by side in the rows of one buffer. All
  * five ways on PORTABLE, in F32 and BF16; values are whole numbers, so that results are exact. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #define TEGROUP_NO_SM90
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_FP8

@@ -131,7 +131,7 @@ TEST(teeth, quantised_products) {
         problem_reference(&p);
         ASSERT_EQ(run_by_tile(&p, -1), TEGROUP_OK);
         ran++;
-        weights += tegroup_impl_portable_plans_weights(&p.plan);
+        weights += portable_decodes_weights(&p.plan);
         const verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
         ASSERT_TRUE(v.worst <= 1 && bias.worst <= 1);
         ASSERT_EQ(guards_changed(), 0);
@@ -173,7 +173,7 @@ TEST(teeth, weights_in_registers) {
             p.desc.options.backend = TEGROUP_BACKEND_SM90;
             problem_reference(&p);
             ASSERT_EQ(run_by_tile(&p, tile), TEGROUP_OK);
-            tiles = tegroup_impl_sm90_plans_weights(&p.plan) ? plan_tiles(&p.plan) : 1;
+            tiles = sm90_decodes_weights(&p.plan) ? plan_tiles(&p.plan) : 1;
             ASSERT_TRUE(problem_compare(&p).worst <= 1);
             ASSERT_EQ(guards_changed(), 0);
             problem_release(&p);

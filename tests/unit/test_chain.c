@@ -1,6 +1,6 @@
 /* The op chain: a chain of every kind against finite differences, fused against unfused and against the grouped MLP bit for bit, what
  * explain says, and arguments that are refused. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "mlp.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* The constructors: what they return, field by field, and what may become of it; tegroup_shape_prepare beside
  * tegroup_prepare. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "tegroup.h"
 #include "../compile/constructors.h"
 #include "test.h"

@@ -1,5 +1,5 @@
 /* The contract, a test a line. Run on the CPU backend, where every line that is not about a GPU can be shown. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 /* Expert parallelism on the CPU: the tests of ep.h, quantised tokens, and refusals. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "tegroup.h"
 #define EP_SPACE TEGROUP_SPACE_HOST
 #define EP_AT(memory) ((void *)(memory))

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Every example is built by the command in its first line, as written, and run; in a copy of the tree. One line a test:
 #   ok NAME | not ok NAME | skip NAME reason
-# The exit status is 1 if a test failed. Those for a GPU are compiled without their GEMM kernels where there is none, and
-# skipped without nvcc. Arguments are the examples to test; none means all, but with SUITE=quick quickstart.c and with SUITE=more
-# the others.
+# The exit status is 1 if a test failed. Those for a GPU are compiled where there is none, without the portable kernels and
+# without optimizing any, and skipped without nvcc. Arguments are the examples to test; none means all, but with SUITE=quick
+# quickstart.c and with SUITE=more the others.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -39,6 +39,7 @@ if [ $# -eq 0 ]; then
     esac
 fi
 nvcc=${NVCC:-$(command -v nvcc || true)}
+fast=$([ -z "$nvcc" ] || ! "$nvcc" --help | grep -q -e --Ofast-compile || echo --Ofast-compile=max)
 gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1)
 
 gpu_example() { # source: by its whole first line with a GPU; without one as far as a compiler goes
@@ -49,7 +50,7 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc: export NVCC=\$(tests/compile/toolkit.sh 13.0)"; return; fi
     if [ -z "$gpu" ]; then
         case $1 in
-        *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-gencode arch=compute_80,code=compute_80|-DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
+        *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-gencode arch=compute_80,code=compute_80|-DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc $fast|")" > "$work/log" 2>&1 ;;
         *.c) ${CC:-cc} -Wall -Wextra -Werror -std=c11 -fsyntax-only -I. -I"$(dirname "$nvcc")/../include" "$1" > "$work/log" 2>&1 ;;
         *.py) "${PYTHON:-python3}" -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" > "$work/log" 2>&1 ;;
         esac

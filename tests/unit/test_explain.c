@@ -1,5 +1,5 @@
 /* tegroup_explain over random problems, GPUs and library versions: it is the plan, and it always says why. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 

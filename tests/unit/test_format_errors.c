@@ -1,5 +1,5 @@
 /* A product of quantised operands is as far from that of the data as its formats are, and no further. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "format_errors.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 /* The grouped product against an FP64 reference, against exact answers and against itself in other arrangements. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 
@@ -659,7 +659,7 @@ TEST(gemm, fast_sums_in_an_order_of_their_own) {
         others += few && differ > 0;
         guards_release(mark);
     }
-#if TEGROUP_IMPL_LINES_ROWS > 1
+#if (defined(__x86_64__) || defined(__aarch64__)) && (defined(__clang__) || __GNUC__ >= 9) /* there the sums are vectors' */
     ASSERT_TRUE(others > problems / 10);
 #endif
     print_totals("fast sums");

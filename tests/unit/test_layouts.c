@@ -1,5 +1,5 @@
 /* Every layout: items in order, aligned, apart, nothing wasted; what fits exactly works and a byte less is refused. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* The grouped linear layer: every combination against FP64, the same bits in any buffer, gradients against finite differences.
  * Its bad calls are in test_status.c. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "linear.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* The grouped MLP: every combination against FP64, the same bits whatever is kept and wherever it lies, gradients against finite
  * differences, refusals. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "mlp.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* Router, permutation, combine and activations with their gradients: against references in FP64, against finite differences
  * in FP64, and against what the descriptors promise to leave alone. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "activations.h"
 #include "test.h"
 #include "ties.h"
@@ -1752,7 +1752,14 @@ TEST(moe, activations_at_infinity) {
         if (has_limit(kind) && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
         f.input = matrix(&r, dtype, GATES_BEYOND, is_gated(kind) ? 2 * UPS_BEYOND : UPS_BEYOND);
         f.output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
-        tegroup_impl_activation_backward_of(&f, &b);
+        memset(&b, 0, sizeof b);
+        b.struct_size = sizeof b;
+        b.space = TEGROUP_SPACE_HOST;
+        b.activation = kind;
+        b.interleaved = f.interleaved;
+        b.alpha = f.alpha;
+        b.limit = f.limit;
+        b.input = f.input;
         b.grad_output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
         b.grad_input = matrix(&r, dtype, GATES_BEYOND, f.input.cols);
         for (int g = 0; g < GATES_BEYOND; g++)

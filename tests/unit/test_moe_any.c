@@ -1,6 +1,6 @@
 /* Whole MoE layers with everything that a router and experts can be told, any of it with any other: gradients against differences
  * of the layer's own forward pass in FP64, and 10^5 arrays of logits, biases, ids, masks and counts that no model would give. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* The whole MoE layer: against a reference in FP64 that knows nothing of groups, against finite differences of every input and
  * parameter, and what it promises of memory, plans and refusals. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "moe_by_hand.h"
 
 void *fresh(size_t bytes) { return guarded(bytes); }

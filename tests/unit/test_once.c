@@ -1,6 +1,6 @@
 /* tegroup_gemm_once: one call does what prepare, plan and gemm do, bit for bit, in the workspace that its layout says, and refuses
  * what they refuse. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "../compile/world.h"
 #include "test.h"

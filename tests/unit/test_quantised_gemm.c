@@ -1,6 +1,6 @@
 /* Products of quantised operands on the CPU: every pair of formats against FP64 products of what the codes and scales mean, which
  * quantised.h works out, and against the library's own products of the same values in F32. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "quantised_problem.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* Layers of quantised operands on the CPU, in every recipe: results straight into the caller's buffer with the bits of the same
  * work as calls one after another, within FP64 bounds of what the copies mean, weight gradients later, and what is refused. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "quantised_layers.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* Quantise and dequantise on the CPU: every byte of every buffer against a reference of the tests' own; what is made in passing
  * against the separate calls; and what is refused. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "quantize.h"
 #include "test.h"

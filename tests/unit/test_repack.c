@@ -1,6 +1,6 @@
 /* Products whose rows begin off multiples of 16 bytes, on a Hopper GPU that need not be there: which backend has them,
  * and the workspace for the copies that TMA can read. tests/gpu/test_gpu.cu runs them. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
 

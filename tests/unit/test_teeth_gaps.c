@@ -213,4 +213,40 @@ TEST(gaps, deep_check_of_a_group_past_every_count) {
     free(snapshot);
 }
 
+/* Bytes of a saved plan that are whole but of another machine, library or numerics, or of no backend. */
+TEST(gaps, saved_plans_of_others) {
+    const float a[4] = {0}, b[4] = {0};
+    float d[4];
+    unsigned char bytes[TEGROUP_SAVED_PLAN_BYTES];
+    tegroup_gemm_desc desc;
+    tegroup_plan plan, loaded;
+    tegroup_error error;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.a = tegroup_tensor_uniform(1, 2, 2, TEGROUP_DTYPE_F32, (void *)(uintptr_t)a);
+    desc.b = tegroup_tensor_uniform(1, 2, 2, TEGROUP_DTYPE_F32, (void *)(uintptr_t)b);
+    desc.d = tegroup_tensor_uniform(1, 2, 2, TEGROUP_DTYPE_F32, d);
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, NULL), TEGROUP_OK);
+    for (int turn = -1; turn < 8; turn++) {
+        tegroup_impl_saved saved;
+        ASSERT_EQ(tegroup_plan_save(&plan, bytes, sizeof bytes, NULL), TEGROUP_OK);
+        memcpy(&saved, bytes, sizeof saved);
+        if (turn == 0) saved.version++;
+        if (turn == 1) saved.sm = 90;
+        if (turn == 2) saved.kind = 1;
+        if (turn == 3) saved.cublaslt_version = 131000;
+        if (turn == 4) saved.numerics_id ^= 1;
+        if (turn == 5) saved.backend = TEGROUP_BACKEND_AUTO;
+        if (turn == 6) saved.backend = TEGROUP_BACKEND_COUNT;
+        if (turn == 7) memset(&saved.backend, 0xFF, sizeof saved.backend);
+        memcpy(bytes, &saved, sizeof saved);
+        const uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, sizeof bytes - sizeof hash);
+        memcpy(bytes + sizeof bytes - sizeof hash, &hash, sizeof hash);
+        ASSERT_EQ(tegroup_plan_load(&desc, bytes, sizeof bytes, &loaded, &error), turn < 0 ? TEGROUP_OK : TEGROUP_ERROR_PLAN);
+        if (turn >= 0) ASSERT_STREQ("bytes", error.field);
+    }
+}
+
 TEST_MAIN()

@@ -1,7 +1,10 @@
 /* The CPU's threads: how many a call takes, and that no bit depends on it. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "support.h"
 #include "test.h"
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 
 /* The most threads that a parallel region has asked for since it was 0. Of libgomp alone: its GOMP_parallel gives way to
  * this one, which goes on as libgomp's does. */

@@ -1,5 +1,5 @@
 /* tegroup_validate against a plain search: every count, the first bad element, and every way in which a snapshot can be wrong. */
-#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_EXTERN
 #include "validated.h"
 #include "test.h"
 
