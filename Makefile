@@ -46,10 +46,10 @@ endif
 BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh tests/unit/test_ep_mpi.sh
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
 # What the CPU backend does with this machine's vectors, which a build for any machine has not.
-NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
+NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear build/native/test_quantised_gemm
 # A processor with AVX-512 has the code for those without, too.
 ifneq ($(shell grep -sw avx512f /proc/cpuinfo),)
-NATIVE += build/no_avx512/test_gemm build/no_avx512/test_contract
+NATIVE += build/no_avx512/test_gemm build/no_avx512/test_contract build/no_avx512/test_quantised_gemm
 endif
 MORE  := $(BOTH) tests/emulator/run.sh tests/fuzz/run.sh $(UNIT:%=build/%) $(NATIVE) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh

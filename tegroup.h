@@ -6941,14 +6941,17 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
     scaled->stored += scaled->grid.count;
 }
 
-/* The scale of element k of a line, and in *shared how many from k on have it. */
+/* The index of the scale of element k of a line, and in *shared how many from k on have it. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_index_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
+                                                       int64_t *shared) {
+    const int k_is_inner = scaled->sums_rows == scaled->columnwise;
+    *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
+    return k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
+}
 TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                 int64_t *shared) {
-    const int k_is_inner = scaled->sums_rows == scaled->columnwise;
-    const int64_t at =
-        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
-    *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
-    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
+    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales,
+                                 tegroup_impl_scale_index_along(scaled, line, k, shared));
 }
 
 /* ==== [58] An activation in an epilogue (src/core/epilogue.h) ==== */
@@ -7446,10 +7449,12 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
 }
 #endif
 #if defined(TEGROUP_IMPL_TRANSPOSES)
+#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
+#define TEGROUP_IMPL_FORESEE(at, bytes) ((void)(at))
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
@@ -7694,10 +7699,11 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
 
 /* ==== [62] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
-/* A quantised operand, and what its codes mean. */
+/* A quantised operand, and what its codes and its scales, where these have 8 bits, mean. */
 typedef struct tegroup_impl_cpu_codes {
     tegroup_impl_scaled scaled;
     float value[256]; /* by code: 16 of them, or all */
+    float scale[256];
 } tegroup_impl_cpu_codes;
 
 static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
@@ -7707,6 +7713,8 @@ static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegr
     if (!codes->scaled.facts) return;
     count = 1 << tegroup_impl_bits(codes->scaled.dtype);
     for (i = 0; i < count; i++) codes->value[i] = tegroup_impl_f32_of_code(codes->scaled.dtype, (uint32_t)i);
+    if (tegroup_impl_bits(codes->scaled.scale_dtype) == 8)
+        for (i = 0; i < 256; i++) codes->scale[i] = tegroup_impl_f32_of_code(codes->scaled.scale_dtype, (uint32_t)i);
 }
 
 /* Goes on to group g, the one after the last. Returns what all its values are multiplied by. */
@@ -7717,29 +7725,174 @@ static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, 
     return codes->scaled.global;
 }
 
-/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. The product of a value and its scale is
- * exact in double, whatever their types, and so is rounded once, to the type of the sums. */
+/* Codes that are neighbours become numbers eight at a time: E2M1's look their magnitudes up in a register, E4M3's have
+ * their bits moved to where F32 has them, E5M2's are the upper halves of F16's. */
+#if defined(TEGROUP_IMPL_TRANSPOSES) && defined(__AVX2__)
+typedef int32_t tegroup_impl_oct_ints __attribute__((vector_size(32)));
+typedef int64_t tegroup_impl_words __attribute__((vector_size(16)));
+typedef char tegroup_impl_bytes __attribute__((vector_size(16)));
+
+TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e2m1(const uint8_t *at, tegroup_impl_oct magnitudes) {
+    const tegroup_impl_oct_bits none = {0, 0, 0, 0, 0, 0, 0, 0}, place = {0, 4, 8, 12, 16, 20, 24, 28};
+    tegroup_impl_oct_bits codes;
+    uint32_t word;
+    memcpy(&word, at, 4);
+    codes = (none + word) >> place; /* the codes behind it stay above each, where nobody looks */
+    magnitudes = (tegroup_impl_oct)__builtin_ia32_permvarsf256(magnitudes, (tegroup_impl_oct_ints)codes);
+    return (tegroup_impl_oct)((tegroup_impl_oct_bits)magnitudes | (codes << 28 & 0x80000000u));
+}
+
+TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e4m3(tegroup_impl_bytes bytes) {
+    tegroup_impl_oct_bits codes, magnitudes, normal, subnormal, is_subnormal, is_nan, x;
+#if defined(__clang__)
+    codes = (tegroup_impl_oct_bits) __builtin_convertvector(
+        __builtin_shufflevector(bytes, bytes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_oct_ints);
+#else
+    codes = (tegroup_impl_oct_bits)__builtin_ia32_pmovsxbd256(bytes);
+#endif
+    magnitudes = (codes & 0x7fu) << 20;
+    normal = magnitudes + (120u << 23); /* F32's bias is 127, E4M3's 7 */
+    subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct)(magnitudes + (121u << 23)) - 0.015625f); /* m 2^-9 */
+    is_subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes < 1 << 23);
+    is_nan = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes == 0x7f << 20);
+    x = (subnormal & is_subnormal) | (normal & ~is_subnormal) | (codes & 0x80000000u);
+    return (tegroup_impl_oct)((x & ~is_nan) | is_nan >> 1); /* 0x7fffffff, as elsewhere */
+}
+
+#if defined(__F16C__)
+TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e5m2(tegroup_impl_bytes bytes) {
+    typedef short halves __attribute__((vector_size(16)));
+    const tegroup_impl_bytes none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    return (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
+        (halves)__builtin_shufflevector(none, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+}
+#endif
+
+/* to[j] = the number of code `at` + j times scale[j * each], for whole eights; returned is how many codes these are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights_typed(tegroup_dtype dtype, const uint8_t *data, int64_t at,
+                                                          int32_t count, const float *value, const float *scale,
+                                                          int each, float *to) {
+    const tegroup_impl_oct none = {0, 0, 0, 0, 0, 0, 0, 0}, magnitudes = *(const tegroup_impl_oct *)(const void *)value;
+    tegroup_impl_oct x, factor = none + scale[0];
+    int32_t j;
+    for (j = 0; j + 8 <= count; j += 8) {
+        tegroup_impl_words words = {0, 0};
+        int64_t word;
+        if (dtype == TEGROUP_DTYPE_F4E2M1) x = tegroup_impl_cpu_eight_e2m1(data + (at + j) / 2, magnitudes);
+        else {
+            memcpy(&word, data + at + j, 8);
+            words[0] = word;
+#if defined(__F16C__)
+            if (dtype == TEGROUP_DTYPE_F8E5M2) x = tegroup_impl_cpu_eight_e5m2((tegroup_impl_bytes)words);
+            else
+#endif
+                x = tegroup_impl_cpu_eight_e4m3((tegroup_impl_bytes)words);
+        }
+        if (each) factor = *(const tegroup_impl_oct *)(const void *)(scale + j);
+        *(tegroup_impl_oct *)(void *)(to + j) = x * factor;
+    }
+    return j;
+}
+
+/* A product in F32 is the double's, rounded to F32, but that a processor may have been told to take subnormal scales as
+ * 0: `normal` says that there is none. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights(tegroup_dtype dtype, const uint8_t *data, int64_t at, int32_t count,
+                                                    const float *value, const float *scale, int each, int normal,
+                                                    float *to) {
+    if (!normal) return 0;
+    if (dtype == TEGROUP_DTYPE_F8E4M3)
+        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E4M3, data, at, count, value, scale, each, to);
+    if (dtype == TEGROUP_DTYPE_F4E2M1 && at % 2 == 0)
+        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F4E2M1, data, at, count, value, scale, each, to);
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F8E5M2)
+        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E5M2, data, at, count, value, scale, each, to);
+#endif
+    return 0;
+}
+#define TEGROUP_IMPL_EIGHTS_f32 tegroup_impl_cpu_eights
+#else
+#define TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, value, scale, each, normal, to) 0
+#endif
+#define TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
+
+/* The scale of element k of a line, and in *shared how many from k on have it. *normal becomes 0 where it is not. */
+static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
+                                           int64_t *shared, int *normal) {
+    const tegroup_impl_scaled *s = &codes->scaled;
+    const int64_t at = tegroup_impl_scale_index_along(s, line, k, shared);
+    const float scale = tegroup_impl_bits(s->scale_dtype) == 8 ? codes->scale[((const uint8_t *)s->scales)[at]]
+                                                               : tegroup_impl_load_f32(s->scale_dtype, s->scales, at);
+    *normal &= scale >= 1.17549435e-38f; /* 2^-126; nor is NaN */
+    return scale;
+}
+
+/* to[j] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the types, and
+ * so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
+                                                const float *scale, int each, int normal, float *to) {
+    const tegroup_dtype dtype = codes->scaled.dtype;
+    const uint8_t *data = (const uint8_t *)codes->scaled.data;
+    int32_t j = TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, codes->value, scale, each, normal, to);
+    (void)normal;
+    for (; j < count; j++)
+        to[j] = (float)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
+                       * tegroup_impl_f64_of_f32(scale[j * each]));
+}
+
+/* A panel of lines whose elements are neighbours along k: they are decoded line by line, as much of them at a time as
+ * stays in the first cache, and then packed. */
+static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                    int32_t lines, int32_t k, int32_t width, float *panel) {
+    enum { DEEP = 128 };
+    const tegroup_impl_scaled *s = &codes->scaled;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
+    float decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
+    int32_t i, kk, deep, done, run;
+    for (kk = 0; kk < k; kk += deep) {
+        deep = k - kk < DEEP ? k - kk : DEEP;
+        for (i = 0; i < lines; i++) {
+            const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
+                                 deep * bits / 8); /* for the next panel */
+            for (done = 0; done < deep; done += run) {
+                int64_t shared;
+                int normal = 1;
+                const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
+                run = (int32_t)tegroup_impl_min(shared, deep - done);
+                tegroup_impl_cpu_decode_f32(codes, at + done, run, &scale, 0, normal, decoded + i * deep + done);
+            }
+        }
+        tegroup_impl_cpu_pack_f32(sizeof(float) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
+                                   lines, deep, width, panel + kk * width);
+    }
+}
+
+/* A panel of lines that are neighbours: each of its rows is decoded in its place. */
+static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                     int32_t lines, int32_t k, int32_t width, float *panel) {
+    const tegroup_impl_scaled *s = &codes->scaled;
+    float scale[TEGROUP_IMPL_CPU_PANEL_N];
+    int32_t i, kk, end;
+    if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
+    for (kk = 0; kk < k;) {
+        int64_t shared = 1;
+        int normal = 1;
+        for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
+        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
+            tegroup_impl_cpu_decode_f32(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
+                                         scale, 1, normal, panel + kk * width);
+    }
+}
+
+/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. */
 static inline void tegroup_impl_cpu_pack_codes_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                     int32_t count, int32_t k, int32_t width, float *panel) {
-    const tegroup_impl_scaled *s = &codes->scaled;
-    const uint8_t *bytes = (const uint8_t *)s->data;
-    const int64_t step = s->k_stride;
-    int32_t i, kk, j;
-    if (count % width != 0)
-        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(float));
-    for (i = 0; i < count; i++)
-        for (kk = 0; kk < k;) {
-            int64_t shared, at = s->first + (line + i) * s->line_stride + (from + kk) * step;
-            const double scale = tegroup_impl_scale_along(s, line + i, from + kk, &shared);
-            const int32_t run = (int32_t)tegroup_impl_min(shared, k - kk);
-            float *to = panel + (int64_t)(i / width) * k * width + (int64_t)kk * width + i % width;
-            if (tegroup_impl_bits(s->dtype) == 8)
-                for (j = 0; j < run; j++, at += step, to += width) *to = (float)(codes->value[bytes[at]] * scale);
-            else
-                for (j = 0; j < run; j++, at += step, to += width)
-                    *to = (float)(codes->value[tegroup_impl_load_code(s->dtype, bytes, at)] * scale);
-            kk += run;
-        }
+    for (; count > 0; count -= width, line += width, panel += (int64_t)k * width) {
+        const int32_t lines = count < width ? count : width;
+        if (codes->scaled.k_stride == 1) tegroup_impl_cpu_pack_along_f32(codes, line, from, lines, k, width, panel);
+        else tegroup_impl_cpu_pack_across_f32(codes, line, from, lines, k, width, panel);
+    }
 }
 
 /* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
@@ -7765,29 +7918,72 @@ static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
     }
 }
 
-/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. The product of a value and its scale is
- * exact in double, whatever their types, and so is rounded once, to the type of the sums. */
+/* to[j] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the types, and
+ * so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
+                                                const float *scale, int each, int normal, double *to) {
+    const tegroup_dtype dtype = codes->scaled.dtype;
+    const uint8_t *data = (const uint8_t *)codes->scaled.data;
+    int32_t j = TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, codes->value, scale, each, normal, to);
+    (void)normal;
+    for (; j < count; j++)
+        to[j] = (double)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
+                       * tegroup_impl_f64_of_f32(scale[j * each]));
+}
+
+/* A panel of lines whose elements are neighbours along k: they are decoded line by line, as much of them at a time as
+ * stays in the first cache, and then packed. */
+static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                    int32_t lines, int32_t k, int32_t width, double *panel) {
+    enum { DEEP = 128 };
+    const tegroup_impl_scaled *s = &codes->scaled;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
+    double decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
+    int32_t i, kk, deep, done, run;
+    for (kk = 0; kk < k; kk += deep) {
+        deep = k - kk < DEEP ? k - kk : DEEP;
+        for (i = 0; i < lines; i++) {
+            const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
+                                 deep * bits / 8); /* for the next panel */
+            for (done = 0; done < deep; done += run) {
+                int64_t shared;
+                int normal = 1;
+                const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
+                run = (int32_t)tegroup_impl_min(shared, deep - done);
+                tegroup_impl_cpu_decode_f64(codes, at + done, run, &scale, 0, normal, decoded + i * deep + done);
+            }
+        }
+        tegroup_impl_cpu_pack_f64(sizeof(double) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
+                                   lines, deep, width, panel + kk * width);
+    }
+}
+
+/* A panel of lines that are neighbours: each of its rows is decoded in its place. */
+static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                     int32_t lines, int32_t k, int32_t width, double *panel) {
+    const tegroup_impl_scaled *s = &codes->scaled;
+    float scale[TEGROUP_IMPL_CPU_PANEL_N];
+    int32_t i, kk, end;
+    if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
+    for (kk = 0; kk < k;) {
+        int64_t shared = 1;
+        int normal = 1;
+        for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
+        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
+            tegroup_impl_cpu_decode_f64(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
+                                         scale, 1, normal, panel + kk * width);
+    }
+}
+
+/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. */
 static inline void tegroup_impl_cpu_pack_codes_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                     int32_t count, int32_t k, int32_t width, double *panel) {
-    const tegroup_impl_scaled *s = &codes->scaled;
-    const uint8_t *bytes = (const uint8_t *)s->data;
-    const int64_t step = s->k_stride;
-    int32_t i, kk, j;
-    if (count % width != 0)
-        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(double));
-    for (i = 0; i < count; i++)
-        for (kk = 0; kk < k;) {
-            int64_t shared, at = s->first + (line + i) * s->line_stride + (from + kk) * step;
-            const double scale = tegroup_impl_scale_along(s, line + i, from + kk, &shared);
-            const int32_t run = (int32_t)tegroup_impl_min(shared, k - kk);
-            double *to = panel + (int64_t)(i / width) * k * width + (int64_t)kk * width + i % width;
-            if (tegroup_impl_bits(s->dtype) == 8)
-                for (j = 0; j < run; j++, at += step, to += width) *to = (double)(codes->value[bytes[at]] * scale);
-            else
-                for (j = 0; j < run; j++, at += step, to += width)
-                    *to = (double)(codes->value[tegroup_impl_load_code(s->dtype, bytes, at)] * scale);
-            kk += run;
-        }
+    for (; count > 0; count -= width, line += width, panel += (int64_t)k * width) {
+        const int32_t lines = count < width ? count : width;
+        if (codes->scaled.k_stride == 1) tegroup_impl_cpu_pack_along_f64(codes, line, from, lines, k, width, panel);
+        else tegroup_impl_cpu_pack_across_f64(codes, line, from, lines, k, width, panel);
+    }
 }
 
 /* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */

@@ -296,10 +296,12 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
 }
 #endif
 #if defined(TEGROUP_IMPL_TRANSPOSES)
+#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
+#define TEGROUP_IMPL_FORESEE(at, bytes) ((void)(at))
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0

@@ -166,6 +166,7 @@ SUPPORT const void *guarded_memory(const void *data) { return guarded_find(data)
 SUPPORT int64_t guarded_changed(const void *data) {
     guarded_node *node = guarded_find(data);
     int64_t changed = 0;
+    if (memcmp(node->data, node->copy, node->bytes) == 0) return 0;
     for (size_t i = 0; i < node->bytes; i++) changed += node->data[i] != node->copy[i];
     return changed;
 }
