@@ -3129,6 +3129,15 @@ TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
     sign = (uint32_t)(u >> 32) & 0x80000000u;
     magnitude = u & 0x7fffffffffffffffull;
     exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
+#if !defined(__CUDA_ARCH__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
+    if (exponent > 0 && exponent < 254) { /* a normal result: the processor's is to nearest, whatever it was told */
+        const float nearest = (float)x;
+        const uint32_t bits = tegroup_impl_bits_of_f32(nearest);
+        const double back = (double)nearest;
+        if (!to_odd || back == x) return nearest;
+        return tegroup_impl_f32_of_bits((bits - ((back < 0 ? -back : back) > (x < 0 ? -x : x))) | 1u);
+    }
+#endif
     if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
         return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu)
                                         | (magnitude << 12 ? 0x400000u : 0u));
@@ -3449,6 +3458,18 @@ TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float am
     if (magnitude > 0x7f800000u) return rule->nan_shows ? tegroup_impl_f32_of_bits(0x7fffffffu) : amax;
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
+/* With n values more. */
+static inline float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x, int32_t n) {
+    const uint32_t of_nan = rule->nan_shows ? 0x7fffffffu : 0u;
+    uint32_t most = tegroup_impl_bits_of_f32(amax), magnitude;
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        magnitude = tegroup_impl_bits_of_f32(x[i]) & 0x7fffffffu;
+        magnitude = magnitude > 0x7f800000u ? of_nan : magnitude;
+        most = magnitude > most ? magnitude : most;
+    }
+    return tegroup_impl_f32_of_bits(most);
+}
 
 /* TWO_LEVEL: what all blocks of a group have in common, so that the largest block scale is E4M3's largest. Its
  * reciprocal is the tensor's global_scale_inv. An amax of 0 or infinity gives 1. */
@@ -3537,6 +3558,46 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
 TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
     return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
                                                         : tegroup_impl_product_f32(x, block->multiplier));
+}
+
+/* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
+ * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
+ * subnormal code is to round to one. */
+static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
+                                                    uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
+    const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
+    const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
+    const uint32_t normal = (kept + odd + ((1u << (lost - 1)) - 1)) >> lost;
+    const float sum = tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(power);
+    const uint32_t subnormal = tegroup_impl_bits_of_f32(sum) - power;
+    const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;
+    return magnitude > 0x7f800000u ? of_nan : code | bits >> 31 << sign_at;
+}
+
+/* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
+ * then 0 with them and without, but for multipliers that are subnormal or very large. */
+static inline void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
+                                             int32_t n, uint8_t *codes) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(block->multiplier), least = 0x00800000u,
+                   most = 227u << 23; /* 2^100 */
+    const float multiplier = block->multiplier;
+    int plain = !block->divide && (bits == 0 || (bits >= least && bits < most));
+    int32_t i;
+#if !defined(__FLT_EVAL_METHOD__) || __FLT_EVAL_METHOD__ != 0
+    plain = 0;
+#endif
+    if (plain && data == TEGROUP_DTYPE_F8E4M3)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 3, -6, 0x7eu, 0x7fu, 7);
+    else if (plain && data == TEGROUP_DTYPE_F8E5M2)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 2, -14, 0x7bu, 0x7fu, 7);
+    else if (plain && data == TEGROUP_DTYPE_F4E2M1)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 1, 0, 0x7u, 0x7u, 3);
+    else
+        for (i = 0; i < n; i++) codes[i] = (uint8_t)tegroup_impl_scaled_code(data, block, x[i]);
 }
 
 /* What errors call a rule. */
@@ -13125,15 +13186,38 @@ static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const teg
     return side;
 }
 
+/* n values of a tile, neighbours along the inner index, from outer x and inner y on: where they lie, or in room. */
+static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
+                                                      int32_t x, int32_t y, int32_t n, float *room) {
+    const float *from = value + x * side->outer_step + y * side->inner_step;
+    int32_t i;
+    if (side->inner_step == 1) return from;
+    for (i = 0; i < n; i++) room[i] = from[i * side->inner_step];
+    return room;
+}
+
+/* Stores n codes, `step` from one to the next. */
+static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
+                                                    int32_t n, const uint8_t *codes) {
+    uint8_t *bytes = (uint8_t *)data;
+    int32_t i = 0;
+    if (tegroup_impl_bits(dtype) == 8)
+        for (; i < n; i++) bytes[at + i * step] = codes[i];
+    else if (step == 1 && at % 2 == 0)
+        for (; i + 2 <= n; i += 2) bytes[(at + i) / 2] = (uint8_t)(codes[i] | codes[i + 1] << 4);
+    for (; i < n; i++) tegroup_impl_store_code(dtype, data, at + i * step, codes[i]);
+}
+
 /* amax with the values of one block of a tile more. */
 static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
                                                const float *value, int32_t o, int32_t i, float amax) {
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
-    int32_t x, y;
+    float room[TEGROUP_IMPL_QUANTIZE_TILE];
+    int32_t x;
     for (x = o; x < outer_end; x++)
-        for (y = i; y < inner_end; y++)
-            amax = tegroup_impl_amax(rule, amax, value[x * side->outer_step + y * side->inner_step]);
+        amax = tegroup_impl_amax_of_line(rule, amax, tegroup_impl_quantize_line(side, value, x, i, inner_end - i, room),
+                                         inner_end - i);
     return amax;
 }
 
@@ -13151,16 +13235,18 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
     const int64_t row0 = group->part * group->part_rows;
-    int32_t x, y;
-    for (x = o; x < outer_end; x++)
-        for (y = i; y < inner_end; y++) {
-            const int64_t outer = side->outer0 + x, inner = side->inner0 + y;
-            tegroup_impl_store_code(
-                dtype, copy->data,
-                columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
-                           : tegroup_impl_element_of(copy, row0 + outer, inner),
-                tegroup_impl_scaled_code(dtype, &block, value[x * side->outer_step + y * side->inner_step]));
-        }
+    float room[TEGROUP_IMPL_QUANTIZE_TILE];
+    uint8_t codes[TEGROUP_IMPL_QUANTIZE_TILE];
+    int32_t x;
+    for (x = o; x < outer_end; x++) {
+        const int64_t outer = side->outer0 + x, inner = side->inner0 + i;
+        tegroup_impl_scaled_codes(dtype, &block, tegroup_impl_quantize_line(side, value, x, i, inner_end - i, room),
+                                  inner_end - i, codes);
+        tegroup_impl_store_codes_of_line(dtype, copy->data,
+                                         columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
+                                                    : tegroup_impl_element_of(copy, row0 + outer, inner),
+                                         columnwise ? copy->at.row_stride : copy->at.col_stride, inner_end - i, codes);
+    }
     for (x = o; x < outer_end && !tegroup_impl_scaled_as_one(pass->facts); x += pass->facts->block_outer)
         tegroup_impl_store_code(scale, copy->scales,
                                 tegroup_impl_scale_of_block(&copy->grid, group->part,

@@ -66,6 +66,18 @@ TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float am
     if (magnitude > 0x7f800000u) return rule->nan_shows ? tegroup_impl_f32_of_bits(0x7fffffffu) : amax;
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
+/* With n values more. */
+static inline float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x, int32_t n) {
+    const uint32_t of_nan = rule->nan_shows ? 0x7fffffffu : 0u;
+    uint32_t most = tegroup_impl_bits_of_f32(amax), magnitude;
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        magnitude = tegroup_impl_bits_of_f32(x[i]) & 0x7fffffffu;
+        magnitude = magnitude > 0x7f800000u ? of_nan : magnitude;
+        most = magnitude > most ? magnitude : most;
+    }
+    return tegroup_impl_f32_of_bits(most);
+}
 
 /* TWO_LEVEL: what all blocks of a group have in common, so that the largest block scale is E4M3's largest. Its
  * reciprocal is the tensor's global_scale_inv. An amax of 0 or infinity gives 1. */
@@ -154,6 +166,46 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
 TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
     return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
                                                         : tegroup_impl_product_f32(x, block->multiplier));
+}
+
+/* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
+ * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
+ * subnormal code is to round to one. */
+static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
+                                                    uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
+    const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
+    const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
+    const uint32_t normal = (kept + odd + ((1u << (lost - 1)) - 1)) >> lost;
+    const float sum = tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(power);
+    const uint32_t subnormal = tegroup_impl_bits_of_f32(sum) - power;
+    const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;
+    return magnitude > 0x7f800000u ? of_nan : code | bits >> 31 << sign_at;
+}
+
+/* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
+ * then 0 with them and without, but for multipliers that are subnormal or very large. */
+static inline void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
+                                             int32_t n, uint8_t *codes) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(block->multiplier), least = 0x00800000u,
+                   most = 227u << 23; /* 2^100 */
+    const float multiplier = block->multiplier;
+    int plain = !block->divide && (bits == 0 || (bits >= least && bits < most));
+    int32_t i;
+#if !defined(__FLT_EVAL_METHOD__) || __FLT_EVAL_METHOD__ != 0
+    plain = 0;
+#endif
+    if (plain && data == TEGROUP_DTYPE_F8E4M3)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 3, -6, 0x7eu, 0x7fu, 7);
+    else if (plain && data == TEGROUP_DTYPE_F8E5M2)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 2, -14, 0x7bu, 0x7fu, 7);
+    else if (plain && data == TEGROUP_DTYPE_F4E2M1)
+        for (i = 0; i < n; i++)
+            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 1, 0, 0x7u, 0x7u, 3);
+    else
+        for (i = 0; i < n; i++) codes[i] = (uint8_t)tegroup_impl_scaled_code(data, block, x[i]);
 }
 
 /* What errors call a rule. */

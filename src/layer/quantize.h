@@ -260,15 +260,38 @@ static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const teg
     return side;
 }
 
+/* n values of a tile, neighbours along the inner index, from outer x and inner y on: where they lie, or in room. */
+static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
+                                                      int32_t x, int32_t y, int32_t n, float *room) {
+    const float *from = value + x * side->outer_step + y * side->inner_step;
+    int32_t i;
+    if (side->inner_step == 1) return from;
+    for (i = 0; i < n; i++) room[i] = from[i * side->inner_step];
+    return room;
+}
+
+/* Stores n codes, `step` from one to the next. */
+static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
+                                                    int32_t n, const uint8_t *codes) {
+    uint8_t *bytes = (uint8_t *)data;
+    int32_t i = 0;
+    if (tegroup_impl_bits(dtype) == 8)
+        for (; i < n; i++) bytes[at + i * step] = codes[i];
+    else if (step == 1 && at % 2 == 0)
+        for (; i + 2 <= n; i += 2) bytes[(at + i) / 2] = (uint8_t)(codes[i] | codes[i + 1] << 4);
+    for (; i < n; i++) tegroup_impl_store_code(dtype, data, at + i * step, codes[i]);
+}
+
 /* amax with the values of one block of a tile more. */
 static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
                                                const float *value, int32_t o, int32_t i, float amax) {
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
-    int32_t x, y;
+    float room[TEGROUP_IMPL_QUANTIZE_TILE];
+    int32_t x;
     for (x = o; x < outer_end; x++)
-        for (y = i; y < inner_end; y++)
-            amax = tegroup_impl_amax(rule, amax, value[x * side->outer_step + y * side->inner_step]);
+        amax = tegroup_impl_amax_of_line(rule, amax, tegroup_impl_quantize_line(side, value, x, i, inner_end - i, room),
+                                         inner_end - i);
     return amax;
 }
 
@@ -286,16 +309,18 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
     const int64_t row0 = group->part * group->part_rows;
-    int32_t x, y;
-    for (x = o; x < outer_end; x++)
-        for (y = i; y < inner_end; y++) {
-            const int64_t outer = side->outer0 + x, inner = side->inner0 + y;
-            tegroup_impl_store_code(
-                dtype, copy->data,
-                columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
-                           : tegroup_impl_element_of(copy, row0 + outer, inner),
-                tegroup_impl_scaled_code(dtype, &block, value[x * side->outer_step + y * side->inner_step]));
-        }
+    float room[TEGROUP_IMPL_QUANTIZE_TILE];
+    uint8_t codes[TEGROUP_IMPL_QUANTIZE_TILE];
+    int32_t x;
+    for (x = o; x < outer_end; x++) {
+        const int64_t outer = side->outer0 + x, inner = side->inner0 + i;
+        tegroup_impl_scaled_codes(dtype, &block, tegroup_impl_quantize_line(side, value, x, i, inner_end - i, room),
+                                  inner_end - i, codes);
+        tegroup_impl_store_codes_of_line(dtype, copy->data,
+                                         columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
+                                                    : tegroup_impl_element_of(copy, row0 + outer, inner),
+                                         columnwise ? copy->at.row_stride : copy->at.col_stride, inner_end - i, codes);
+    }
     for (x = o; x < outer_end && !tegroup_impl_scaled_as_one(pass->facts); x += pass->facts->block_outer)
         tegroup_impl_store_code(scale, copy->scales,
                                 tegroup_impl_scale_of_block(&copy->grid, group->part,

@@ -197,6 +197,34 @@ TEST(quantize, columnwise_copies_come_from_the_source) {
     ASSERT_EQ(other, scaled(20));
 }
 
+/* x / s and x (1 / s) are other numbers: 31 s / s lies between two codes, as 31 does, and goes to the even one, 32; times the rounded
+ * reciprocal it is less than 31 for some s, and goes to 30. */
+TEST(quantize, divides_where_the_rule_does) {
+    int64_t scales = 0;
+    for (int s = 3; s < 4096; s += 2) {
+        volatile float reciprocal = 1.0f / (float)s, product = (float)(31 * s) * reciprocal;
+        if (product >= 31) continue;
+        _Alignas(TEGROUP_ALIGNMENT) float x[128], scale[64];
+        _Alignas(TEGROUP_ALIGNMENT) unsigned char code[128];
+        tegroup_quantize_desc d;
+        memset(&d, 0, sizeof d);
+        for (int i = 0; i < 128; i++) x[i] = (float)(i == 0 ? 448 * s : i % 2 ? 31 * s : -31 * s);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.input = tegroup_tensor_uniform(1, 1, 128, TEGROUP_DTYPE_F32, x);
+        d.output = tegroup_tensor_uniform(1, 1, 128, TEGROUP_DTYPE_F8E4M3, code);
+        d.output.scaling = TEGROUP_SCALING_BLOCK_1X128;
+        d.output.scale_inv = scale;
+        d.rule = tegroup_scale_rule_of(TEGROUP_SCALE_DEEPSEEK);
+        ASSERT_EQ(tegroup_quantize(&d, NULL, &error), TEGROUP_OK);
+        ASSERT_EQ(scale[0], s);
+        ASSERT_EQ(code[0], 0x7e);
+        for (int i = 1; i < 128; i++) ASSERT_EQ(code[i], i % 2 ? 0x60 : 0xe0); /* 2^5 */
+        scales++;
+    }
+    ASSERT_GT(scales, 0);
+}
+
 /* ---- dequantise: the exact product, rounded once -------------------------------------------------------------------------- */
 
 static void random_bytes(rng *r, void *data) {
