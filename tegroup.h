@@ -7888,32 +7888,40 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
     return scale;
 }
 
-/* to[j] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the types, and
- * so is rounded once, to the type of the sums. */
+/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
+ * types, and so is rounded once, to the type of the sums. */
 static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, float *to) {
+                                                const float *scale, int each, int normal, int32_t apart, float *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
-    int32_t j = TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, codes->value, scale, each, normal, to);
+    const double factor = tegroup_impl_f64_of_f32(scale[0]);
+    int32_t j =
+        apart == 1 ? TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
     (void)normal;
+    if (!each && tegroup_impl_bits(dtype) == 8)
+        for (; j < count; j++) to[j * apart] = (float)(codes->value[data[at + j]] * factor);
     for (; j < count; j++)
-        to[j] = (float)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
-                       * tegroup_impl_f64_of_f32(scale[j * each]));
+        to[j * apart] = (float)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
+                               * (each ? tegroup_impl_f64_of_f32(scale[j]) : factor));
 }
 
-/* A panel of lines whose elements are neighbours along k: they are decoded line by line, as much of them at a time as
- * stays in the first cache, and then packed. */
+/* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
+ * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
 static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                     int32_t lines, int32_t k, int32_t width, float *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
+    const int transposes = TEGROUP_IMPL_STEP_f32(TEGROUP_DTYPE_F32) > 0;
     float decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
     int32_t i, kk, deep, done, run;
+    if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
             const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            float *to = transposes ? decoded + i * deep : panel + kk * width + i;
+            const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
             for (done = 0; done < deep; done += run) {
@@ -7921,11 +7929,12 @@ static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes 
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_f32(codes, at + done, run, &scale, 0, normal, decoded + i * deep + done);
+                tegroup_impl_cpu_decode_f32(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
-        tegroup_impl_cpu_pack_f32(sizeof(float) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
-                                   lines, deep, width, panel + kk * width);
+        if (transposes)
+            tegroup_impl_cpu_pack_f32(sizeof(float) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
+                                       lines, deep, width, panel + kk * width);
     }
 }
 
@@ -7942,7 +7951,7 @@ static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
         for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
             tegroup_impl_cpu_decode_f32(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, panel + kk * width);
+                                         scale, 1, normal, 1, panel + kk * width);
     }
 }
 
@@ -7979,32 +7988,40 @@ static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
     }
 }
 
-/* to[j] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the types, and
- * so is rounded once, to the type of the sums. */
+/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
+ * types, and so is rounded once, to the type of the sums. */
 static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, double *to) {
+                                                const float *scale, int each, int normal, int32_t apart, double *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
-    int32_t j = TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, codes->value, scale, each, normal, to);
+    const double factor = tegroup_impl_f64_of_f32(scale[0]);
+    int32_t j =
+        apart == 1 ? TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
     (void)normal;
+    if (!each && tegroup_impl_bits(dtype) == 8)
+        for (; j < count; j++) to[j * apart] = (double)(codes->value[data[at + j]] * factor);
     for (; j < count; j++)
-        to[j] = (double)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
-                       * tegroup_impl_f64_of_f32(scale[j * each]));
+        to[j * apart] = (double)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
+                               * (each ? tegroup_impl_f64_of_f32(scale[j]) : factor));
 }
 
-/* A panel of lines whose elements are neighbours along k: they are decoded line by line, as much of them at a time as
- * stays in the first cache, and then packed. */
+/* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
+ * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
 static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                     int32_t lines, int32_t k, int32_t width, double *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
+    const int transposes = TEGROUP_IMPL_STEP_f64(TEGROUP_DTYPE_F32) > 0;
     double decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
     int32_t i, kk, deep, done, run;
+    if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
             const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            double *to = transposes ? decoded + i * deep : panel + kk * width + i;
+            const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
             for (done = 0; done < deep; done += run) {
@@ -8012,11 +8029,12 @@ static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes 
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_f64(codes, at + done, run, &scale, 0, normal, decoded + i * deep + done);
+                tegroup_impl_cpu_decode_f64(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
-        tegroup_impl_cpu_pack_f64(sizeof(double) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
-                                   lines, deep, width, panel + kk * width);
+        if (transposes)
+            tegroup_impl_cpu_pack_f64(sizeof(double) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
+                                       lines, deep, width, panel + kk * width);
     }
 }
 
@@ -8033,7 +8051,7 @@ static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
         for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
             tegroup_impl_cpu_decode_f64(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, panel + kk * width);
+                                         scale, 1, normal, 1, panel + kk * width);
     }
 }
 

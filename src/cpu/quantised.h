@@ -144,32 +144,40 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
 }
 
 /* @each-real */
-/* to[j] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the types, and
- * so is rounded once, to the type of the sums. */
+/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
+ * types, and so is rounded once, to the type of the sums. */
 static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, REAL *to) {
+                                                const float *scale, int each, int normal, int32_t apart, REAL *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
-    int32_t j = TEGROUP_IMPL_EIGHTS_FSUF(dtype, data, at, count, codes->value, scale, each, normal, to);
+    const double factor = tegroup_impl_f64_of_f32(scale[0]);
+    int32_t j =
+        apart == 1 ? TEGROUP_IMPL_EIGHTS_FSUF(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
     (void)normal;
+    if (!each && tegroup_impl_bits(dtype) == 8)
+        for (; j < count; j++) to[j * apart] = (REAL)(codes->value[data[at + j]] * factor);
     for (; j < count; j++)
-        to[j] = (REAL)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
-                       * tegroup_impl_f64_of_f32(scale[j * each]));
+        to[j * apart] = (REAL)(codes->value[tegroup_impl_load_code(dtype, data, at + j)]
+                               * (each ? tegroup_impl_f64_of_f32(scale[j]) : factor));
 }
 
-/* A panel of lines whose elements are neighbours along k: they are decoded line by line, as much of them at a time as
- * stays in the first cache, and then packed. */
+/* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
+ * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
 static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                     int32_t lines, int32_t k, int32_t width, REAL *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
+    const int transposes = TEGROUP_IMPL_STEP_FSUF(TEGROUP_DTYPE_F32) > 0;
     REAL decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
     int32_t i, kk, deep, done, run;
+    if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
             const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            REAL *to = transposes ? decoded + i * deep : panel + kk * width + i;
+            const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
             for (done = 0; done < deep; done += run) {
@@ -177,11 +185,12 @@ static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_FSUF(codes, at + done, run, &scale, 0, normal, decoded + i * deep + done);
+                tegroup_impl_cpu_decode_FSUF(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
-        tegroup_impl_cpu_pack_FSUF(sizeof(REAL) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
-                                   lines, deep, width, panel + kk * width);
+        if (transposes)
+            tegroup_impl_cpu_pack_FSUF(sizeof(REAL) == 4 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64, decoded, 0, deep, 1,
+                                       lines, deep, width, panel + kk * width);
     }
 }
 
@@ -198,7 +207,7 @@ static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_code
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
         for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
             tegroup_impl_cpu_decode_FSUF(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, panel + kk * width);
+                                         scale, 1, normal, 1, panel + kk * width);
     }
 }
 
