@@ -3130,12 +3130,9 @@ TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
     magnitude = u & 0x7fffffffffffffffull;
     exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
 #if !defined(__CUDA_ARCH__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
-    if (exponent > 0 && exponent < 254) { /* a normal result: the processor's is to nearest, whatever it was told */
-        const float nearest = (float)x;
-        const uint32_t bits = tegroup_impl_bits_of_f32(nearest);
-        const double back = (double)nearest;
-        if (!to_odd || back == x) return nearest;
-        return tegroup_impl_f32_of_bits((bits - ((back < 0 ? -back : back) > (x < 0 ? -x : x))) | 1u);
+    if (exponent > 0 && exponent < 254) { /* a normal result: the processor rounds it, whatever it was told */
+        const uint32_t bits = (uint32_t)(magnitude >> 29) - ((uint32_t)(1023 - 127) << 23);
+        return to_odd ? tegroup_impl_f32_of_bits(sign | bits | ((magnitude & 0x1fffffffu) != 0)) : (float)x;
     }
 #endif
     if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
@@ -7006,13 +7003,15 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_index_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                        int64_t *shared) {
     const int k_is_inner = scaled->sums_rows == scaled->columnwise;
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
     *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
-    return k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
+    return at;
 }
 TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                 int64_t *shared) {
-    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales,
-                                 tegroup_impl_scale_index_along(scaled, line, k, shared));
+    const int64_t at = tegroup_impl_scale_index_along(scaled, line, k, shared);
+    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
 /* ==== [58] An activation in an epilogue (src/core/epilogue.h) ==== */
@@ -7509,6 +7508,7 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     return whole;
 }
 #endif
+/* Where nothing is transposed these do nothing. FORESEE asks for so many bytes from `at` on. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)

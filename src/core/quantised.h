@@ -120,11 +120,13 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_index_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                        int64_t *shared) {
     const int k_is_inner = scaled->sums_rows == scaled->columnwise;
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
     *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
-    return k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
+    return at;
 }
 TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                 int64_t *shared) {
-    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales,
-                                 tegroup_impl_scale_index_along(scaled, line, k, shared));
+    const int64_t at = tegroup_impl_scale_index_along(scaled, line, k, shared);
+    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }

@@ -295,6 +295,7 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     return whole;
 }
 #endif
+/* Where nothing is transposed these do nothing. FORESEE asks for so many bytes from `at` on. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)

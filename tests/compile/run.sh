@@ -164,21 +164,21 @@ part=more
 nvcc=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")}
 if command -v "$nvcc" > /dev/null; then
     cuda="$nvcc -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -I$root"
-    # The first cell hears what ptxas says of each kernel. The others are not about that, so kernels are compiled in a fraction of the time.
-    quick="$cuda $("$nvcc" --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)"
+    # Cells that are not about what ptxas makes of kernels have these compiled in a fraction of the time.
+    fast="$cuda $("$nvcc" --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)"
     cell 'nvcc exported, sm_90a' '' "$cuda $both -O3 -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o" # at -O3 gcc sees through more calls
-    cell 'nvcc relocatable, sm_90a' '' "$quick $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_MOE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_F16 -rdc=true -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o > log 2>&1 || { cat log; false; }" # ptxas says that they are slow
+    cell 'nvcc relocatable, sm_90a' '' "$cuda $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_MOE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_F16 -rdc=true -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o > log 2>&1 || { cat log; false; }" # kernels get fewer registers, and ptxas says that they are slow
     cell 'nvcc types'    '' "$cuda -c $unit -o unit.o"
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
     cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"
-    cell 'nvcc without GPU backends' '' "$quick $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
-    cell 'nvcc without F16, backward, activation, MoE and FP8' '' "$quick $switches $self/switches.cu -o program && ./program"
-    cell 'nvcc without backward and portable' '' "$quick -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
-    cell 'nvcc without activation and portable' '' "$quick -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
+    cell 'nvcc without GPU backends' '' "$fast $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
+    cell 'nvcc without F16, backward, activation, MoE and FP8' '' "$fast $switches $self/switches.cu -o program && ./program"
+    cell 'nvcc without backward and portable' '' "$fast -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
+    cell 'nvcc without activation and portable' '' "$fast -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
     cell 'every kernel is static' '' "! grep -n __global__ $root/src/*/*.h | grep -v 'static __global__'"
-    cell 'nvcc exported, used by C' '' "$quick $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
+    cell 'nvcc exported, used by C' '' "$fast $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
-    cell 'nvcc static twice' '' "$quick $static -DUNIT=first -c $unit -o 1.o && $quick $static -DUNIT=second -c $unit -o 2.o &&
+    cell 'nvcc static twice' '' "$fast $static -DUNIT=first -c $unit -o 1.o && $fast $static -DUNIT=second -c $unit -o 2.o &&
         $cuda -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
     cell 'nvcc mismatched pair' 'different versions' "$mismatch && $nvcc -x cu -I. -c $unit -o unit.o"
     cell 'nvcc tegroup_cuda.cuh alone' 'include tegroup.h' "$nvcc -x cu -c $root/tegroup_cuda.cuh -o unit.o"

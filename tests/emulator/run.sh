@@ -10,7 +10,6 @@ out=build/emulator
 nvcc=${NVCC:-$(command -v nvcc || true)}
 [ -n "$nvcc" ] || { echo "skip emulated needs nvcc: set NVCC or put it on PATH"; exit 0; }
 command -v g++ >/dev/null || { echo "skip emulated needs g++: apt-get install g++"; exit 0; }
-unset SUITE # the long suite's problems are for a GPU
 export TEGROUP_TEST_SCALE="${EMULATED_SCALE:-0.002}" TEGROUP_TEST_BACKENDS=sm90,portable LD_LIBRARY_PATH="$PWD/$out"
 programs=${*:-test_quantize_gpu test_formats_gpu test_fp8_gpu test_moe_layer_gpu test_decoded_gpu test_pairs_gpu test_ep_gpu}
 failed=0

@@ -1,5 +1,6 @@
-/* What the GPU tests ask of the library's insides: which of its kernels can run a plan, and that a plan takes one of them. A
- * file that holds the library has the answers in itself; one that defines TEGROUP_EXTERN gets them from library.cu. */
+/* What the GPU tests ask of the library's insides: which of its kernels can run a plan, and that a plan takes one of
+ * them. A file that holds the library has the answers in itself; one that defines TEGROUP_EXTERN gets them from
+ * library.cu. */
 #ifndef TEGROUP_TESTS_INSIDE_H
 #define TEGROUP_TESTS_INSIDE_H
 
@@ -33,8 +34,8 @@ INSIDE int portable_decodes_weights(const tegroup_plan *plan);
 INSIDE int32_t plan_tiles(const tegroup_plan *plan);
 /* The plan with tile i of them. False where there are not so many, or the GPU has too little shared memory for it. */
 INSIDE int plan_take_tile(tegroup_plan *plan, int32_t i);
-/* What launches have left in the count by which Hopper's blocks keep step: nothing, or the next one would wait in vain, or not
- * at all. Written to device memory. */
+/* Writes to device memory what launches have left in the count by which Hopper's blocks keep step: nothing, or the next
+ * one would wait in vain, or not at all. */
 INSIDE cudaError_t sm90_steps_left(unsigned long long *on_device);
 
 #if defined(TEGROUP_IMPLEMENTATION)
@@ -52,7 +53,8 @@ INSIDE int32_t plan_tiles(const tegroup_plan *plan) {
     if (plan->backend == TEGROUP_BACKEND_SM90)
         while (sm90_candidate(plan, count) >= 0) count++;
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32)
+        (void)tegroup_impl_portable_rows(plan->problem.op, &count);
 #endif
     return count;
 }
@@ -72,7 +74,8 @@ INSIDE int plan_take_tile(tegroup_plan *plan, int32_t i) {
     }
 #endif
 #if !defined(TEGROUP_NO_PORTABLE)
-    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
+    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error)
+           == TEGROUP_OK;
 #else
     return 0;
 #endif
@@ -94,13 +97,17 @@ INSIDE cudaError_t sm90_steps_left(unsigned long long *on_device) {
 INSIDE int sm90_is_compiled(void) { return 0; }
 #else
 INSIDE int sm90_is_compiled(void) { return tegroup_impl_sm90_image(90); }
-INSIDE tegroup_status sm90_choose(tegroup_plan *plan, int32_t row, tegroup_error *error) { return tegroup_impl_sm90_choose(plan, row, error); }
+INSIDE tegroup_status sm90_choose(tegroup_plan *plan, int32_t row, tegroup_error *error) {
+    return tegroup_impl_sm90_choose(plan, row, error);
+}
 INSIDE uint64_t *sm90_narrows(tegroup_plan *plan) { return &plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS]; }
 static_assert(SM90_DRIFTING_K == TEGROUP_IMPL_SM90_DRIFTING_K, "as tests say");
 #endif
 #if !defined(TEGROUP_NO_FP8) && !defined(TEGROUP_NO_SM90)
 INSIDE int sm90_decodes_weights(const tegroup_plan *plan) { return tegroup_impl_sm90_plans_weights(plan); }
-INSIDE int32_t sm90_weights_kernel(const tegroup_plan *plan) { return (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] - TEGROUP_IMPL_SM90_KERNEL_COUNT; }
+INSIDE int32_t sm90_weights_kernel(const tegroup_plan *plan) {
+    return (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] - TEGROUP_IMPL_SM90_KERNEL_COUNT;
+}
 static_assert(SM90_WEIGHTS_KERNELS == TEGROUP_IMPL_SM90_WEIGHTS_COUNT, "as tests say");
 #endif
 #if !defined(TEGROUP_NO_FP8) && !defined(TEGROUP_NO_PORTABLE)

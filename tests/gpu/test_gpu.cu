@@ -1474,8 +1474,10 @@ static uint64_t results_hash(const problem *p) {
     uint64_t hash = 0;
     for (int32_t g = 0; g < p->s.groups; g++) {
         for (int64_t i = 0; i < p->d.rows[g]; i++)
-            hash = hash_more(hash, p->d.at[g] + i * p->d.ld[g] * (int64_t)size_of(p->d.dtype), (size_t)p->d.cols[g] * size_of(p->d.dtype));
-        if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD) hash = hash_more(hash, p->bias.at[g], (size_t)p->bias.cols[g] * size_of(p->bias.dtype));
+            hash = hash_more(hash, p->d.at[g] + i * p->d.ld[g] * (int64_t)size_of(p->d.dtype),
+                             (size_t)p->d.cols[g] * size_of(p->d.dtype));
+        if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD)
+            hash = hash_more(hash, p->bias.at[g], (size_t)p->bias.cols[g] * size_of(p->bias.dtype));
     }
     return hash;
 }

@@ -197,8 +197,8 @@ TEST(quantize, columnwise_copies_come_from_the_source) {
     ASSERT_EQ(other, scaled(20));
 }
 
-/* x / s and x (1 / s) are other numbers: 31 s / s lies between two codes, as 31 does, and goes to the even one, 32; times the rounded
- * reciprocal it is less than 31 for some s, and goes to 30. */
+/* A quotient is not a product with the reciprocal: 31 s / s is 31, halfway between two codes, and goes to the even one,
+ * 32. Times the rounded reciprocal it is less for some s, and would go to 30. */
 TEST(quantize, divides_where_the_rule_does) {
     int64_t scales = 0;
     for (int s = 3; s < 4096; s += 2) {

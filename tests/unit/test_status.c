@@ -1006,7 +1006,7 @@ TEST(status, tune_save_load) {
     BAD(load, w.forward.options.backend = TEGROUP_BACKEND_PORTABLE, PLAN, "options.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
     BAD(load, w.forward.op = TEGROUP_OP_UNSET, UNSET, "op", TEGROUP_OP_FORWARD, 0);
     BAD(load, w.forward.alpha.stride = 0, PLAN, "alpha.stride", 1, 0);
-    BAD(load, memset(w.saved, 0, 4), PLAN, "bytes", 0x54475431, 0);
+    BAD(load, memset(w.saved, 0, 4), PLAN, "bytes", 0x54475431, 0); /* "TGT1" */
 
     /* each byte flipped, each length; the plan that comes back is the one that was saved */
     spoil_nothing();

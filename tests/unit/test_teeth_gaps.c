@@ -244,7 +244,8 @@ TEST(gaps, saved_plans_of_others) {
         memcpy(bytes, &saved, sizeof saved);
         const uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, sizeof bytes - sizeof hash);
         memcpy(bytes + sizeof bytes - sizeof hash, &hash, sizeof hash);
-        ASSERT_EQ(tegroup_plan_load(&desc, bytes, sizeof bytes, &loaded, &error), turn < 0 ? TEGROUP_OK : TEGROUP_ERROR_PLAN);
+        ASSERT_EQ(tegroup_plan_load(&desc, bytes, sizeof bytes, &loaded, &error),
+                  turn < 0 ? TEGROUP_OK : TEGROUP_ERROR_PLAN);
         if (turn >= 0) ASSERT_STREQ("bytes", error.field);
     }
 }
