@@ -9043,13 +9043,17 @@ static inline int tegroup_impl_holds_turned(const tegroup_problem *p) {
 static inline tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_holds_turned(p) ? tegroup_impl_turned(&desc->b) : desc->b;
 }
-/* Whether they can be: codes of E4M3 or E2M1 with scales of 8 bits in tiles, and k of whole steps. */
-static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+/* Whether their codes can be: they are of E4M3 or E2M1, and k is of whole steps. */
+static inline int tegroup_impl_can_hold_codes(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
     const int turned = tegroup_impl_holds_turned(p);
     const int64_t k = turned ? p->n : p->k;
-    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(held->scaling)
-           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_scales_in_tiles(held) && k > 0 && k % step == 0;
+    return (p->op == TEGROUP_OP_FORWARD || turned)
+           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1) && k > 0 && k % step == 0;
+}
+/* Whether they can be with their scales, of 8 bits in tiles. */
+static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+    return tegroup_impl_can_hold_codes(p, held, step) && tegroup_impl_scaled_by_8_bits(held->scaling)
+           && tegroup_impl_scales_in_tiles(held);
 }
 /* What a call must have whose plan decodes weights in registers. */
 static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,
@@ -9101,9 +9105,10 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
- * decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else
- * to what their codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). All others are decoded
- * on the way to shared memory, every time that a tile needs them (cuda/portable_formats.h). */
+ * decoded to BF16 in workspace before they are multiplied (cuda/decode.h). In both places that is by their scales if
+ * these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
+ * (cuda/portable_promoted.h). All others are decoded on the way to shared memory, every time that a tile needs them
+ * (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
@@ -9135,8 +9140,11 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
 /* Whether a product decodes its weights in registers. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
-    return tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_PORTABLE_TILE_K) && !p->irregular && p->groups > 0
-           && tegroup_impl_portable_can_decode(&desc->a)
+    const int64_t step = TEGROUP_IMPL_PORTABLE_TILE_K;
+    const int holds = tegroup_impl_scaled_by_8_bits(b.scaling) ? tegroup_impl_can_hold(p, &b, step)
+                                                               : tegroup_impl_can_hold_codes(p, &b, step);
+    return holds && !p->irregular && p->groups > 0 && tegroup_impl_portable_can_decode(&desc->a)
+           && tegroup_impl_portable_can_decode(&desc->b)
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

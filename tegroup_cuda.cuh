@@ -54,8 +54,8 @@
  *   [44] cuda/portable.h          Portable GEMM: the kernels
  *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
  *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [47] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [47] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [48] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
  *   [49] cuda/portable_plan.h     Portable GEMM: plan and launch
  *   [50] cuda/hopper.h            Hopper's instructions
  *   [51] cuda/sm90_tiles.h        Hopper GEMM: tiles
@@ -9798,10 +9798,10 @@ typedef struct tegroup_impl_decode_call {
 enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
     TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    /* A tile of lines that are rows: so many, shared by the warps, and columns, 16 for each lane of one. */
     TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    TEGROUP_IMPL_DECODE_AT_ONCE = 4, /* lines of which a lane loads its part before it decodes the first */
     /* A tile of lines that are columns: a square of so many rows and columns at a time. */
     TEGROUP_IMPL_DECODE_SQUARE = 64,
     TEGROUP_IMPL_DECODE_SQUARES = 16
@@ -9819,7 +9819,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* ---- scheduling: one warp finds a block's tiles ---- */
 
-/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+/* The walk along the groups of A, and then those of B, of what is decoded: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
     int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
@@ -9831,11 +9831,22 @@ static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_
                                    call.formats.first[operand].columnwise);
 }
 
-/* Rows and columns of a tile. */
-static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
-    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
-                                          TEGROUP_IMPL_DECODE_SQUARE)
-                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+/* Tiles of a group down its rows and across its columns. The sizes of both kinds are constants, as a division by what
+ * the compiler does not know is long, and a call whose caches are cold waits for its instructions. */
+typedef struct tegroup_impl_decode_counts {
+    int32_t down, across;
+} tegroup_impl_decode_counts;
+static __device__ __forceinline__ tegroup_impl_decode_counts tegroup_impl_decode_counts_of(tegroup_impl_sides sides,
+                                                                                           bool turned) {
+    constexpr int64_t TALL = TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES;
+    tegroup_impl_decode_counts counts;
+    counts.down =
+        (int32_t)(turned ? (uint64_t)(sides.rows + TALL - 1) / TALL
+                         : (uint64_t)(sides.rows + TEGROUP_IMPL_DECODE_LINES - 1) / TEGROUP_IMPL_DECODE_LINES);
+    counts.across =
+        (int32_t)(turned ? (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_SQUARE - 1) / TEGROUP_IMPL_DECODE_SQUARE
+                         : (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_ALONG - 1) / TEGROUP_IMPL_DECODE_ALONG);
+    return counts;
 }
 
 /* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
@@ -9849,9 +9860,9 @@ static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegrou
     if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
     const tegroup_impl_sides sides =
         tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
-    const bool turned = tegroup_impl_decode_turned(call, operand);
-    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+    const tegroup_impl_decode_counts counts =
+        tegroup_impl_decode_counts_of(sides, tegroup_impl_decode_turned(call, operand));
+    return counts.down * counts.across;
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
@@ -9875,7 +9886,8 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     const tegroup_gemm_desc &desc = call.call.desc;
     const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
     uint32_t behind; /* lanes whose tiles end behind t */
-    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0
+           && walk->from < (call.to[1] ? 2 : 1) * groups)
         tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
                                     walk);
     if (behind == 0) {
@@ -9884,7 +9896,7 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     }
     const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
                   g = operand ? at - groups : at;
-    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const int32_t number = (int32_t)(t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner));
     const tegroup_tensor &tensor = operand ? desc.b : desc.a;
     const tegroup_snapshot_view &view = call.call.views[operand];
     tegroup_impl_gpu_codes &of = codes[operand];
@@ -9892,13 +9904,13 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     if (lane == 0) {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
         const bool turned = tegroup_impl_decode_turned(call, operand);
-        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        const int32_t across = tegroup_impl_decode_counts_of(sides, turned).across;
         tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
         tile->operand = operand;
         tile->turned = turned;
-        tile->row = number / across * size.rows;
-        tile->col = number % across * size.cols;
+        tile->row = (int64_t)(number / across)
+                    * (turned ? TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES : TEGROUP_IMPL_DECODE_LINES);
+        tile->col = (int64_t)(number % across) * (turned ? TEGROUP_IMPL_DECODE_SQUARE : TEGROUP_IMPL_DECODE_ALONG);
         tile->rows = sides.rows;
         tile->cols = sides.cols;
         tile->ld = call.ld[operand];
@@ -9935,7 +9947,7 @@ static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const t
     return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
 }
 /* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
- * one 32 of it, as swizzled scales lie in 32 lines. */
+ * one 32 of it or of the group, as swizzled scales lie in 32 lines. */
 static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
                                                                              bool down) {
     const int64_t in_part = row % of.grid.part_rows;
@@ -9945,7 +9957,7 @@ static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(con
 static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
                                                                        bool down) {
     if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
-    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : 32 - (row & 31);
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
@@ -9977,20 +9989,22 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
     return make_uint4(both.x, both.y, 0, 0);
 }
 
-/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+/* Rows lie as they are: a warp has `each` that follow each other, a lane 16 neighbouring columns of each. Scales are
  * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
  * them. */
 template <int BITS, bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {
-    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    constexpr int AT_ONCE = TEGROUP_IMPL_DECODE_AT_ONCE, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t lines = (int32_t)tegroup_impl_min(tile.rows - tile.row, TEGROUP_IMPL_DECODE_LINES),
+                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* of few rows all warps have some */
     const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * each,
                   row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
     const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, each);
     const bool aligned = codes.aligned;
     if (count == 0) return;
     int64_t at = codes.at + first * row_stride + col, scale_at = 0;
@@ -10001,7 +10015,7 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     for (int32_t done = 0, n; done < rows; done += n, left -= n) {
         if (left == 0) {
             scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
-            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), each);
 #pragma unroll
             for (int j = 0; DOWN && j < 16; j++) {
                 const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
@@ -10112,7 +10126,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
     const tegroup_gemm_desc &desc = call.call.desc;
     tegroup_impl_decode_walk walk = {0, 0, 0, 0};
     if (threadIdx.x < 32) {
-        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        walk.from = !tegroup_impl_prepared(call.call) ? 2 * desc.a.shape.groups
+                    : call.to[0]                      ? -32
+                                                      : desc.a.shape.groups - 32;
         if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     }
     for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
@@ -11414,27 +11430,29 @@ template <bool PROMOTES> struct tegroup_impl_formats_block {
 
 /* ---- the kernels ---- */
 
-/* Finds a tile and opens its operands, a and b as they are quantised; one warp. */
+/* Finds a tile and opens its operands, a and b as they are quantised: all threads of a block. The first warp finds the
+ * tile, and of each operand a warp where its codes and scales are. Nobody may read the last tile any more. */
 template <typename WALK>
 static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_impl_gpu_call &call,
                                                                  const tegroup_tensor &a, const tegroup_tensor &b,
-                                                                 int64_t t, WALK &walk, tegroup_impl_gpu_tile *tile,
-                                                                 tegroup_impl_gpu_codes *codes) {
+                                                                 int64_t t, WALK &walk, tegroup_impl_gpu_tile &tile,
+                                                                 tegroup_impl_gpu_codes (&codes)[2]) {
     const tegroup_gemm_desc &desc = call.desc;
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    walk.find(call, t, lane == 0 ? tile : NULL);
-    if (!tile->valid || tile->k == 0) return;
-    const int32_t g = tile->group;
-    tegroup_impl_gpu_codes_reach(a, call.views[TEGROUP_IMPL_A], g, &codes[TEGROUP_IMPL_A]);
-    tegroup_impl_gpu_codes_reach(b, call.views[TEGROUP_IMPL_B], g, &codes[TEGROUP_IMPL_B]);
-    if (lane == 0) {
-        const int64_t line = tile->row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
-        tegroup_impl_gpu_codes_open(a, desc.op == TEGROUP_OP_WGRAD, tile->a, tile->a_row, line, tile->m, &codes[0]);
-        tegroup_impl_gpu_codes_open(b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
-                                    &codes[1]);
-        tile->alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
+    const int which = (int)threadIdx.x / 32;
+    if (which == 0) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
+    __syncthreads();
+    if (which < 2 && tile.valid && tile.k > 0) {
+        const int32_t g = tile.group;
+        tegroup_impl_gpu_codes_reach(which ? b : a, call.views[which], g, &codes[which]);
+        if (threadIdx.x == 0) {
+            const int64_t line = tile.row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
+            tegroup_impl_gpu_codes_open(a, desc.op == TEGROUP_OP_WGRAD, tile.a, tile.a_row, line, tile.m, &codes[0]);
+            tile.alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
+        } else if (threadIdx.x == 32)
+            tegroup_impl_gpu_codes_open(b, desc.op != TEGROUP_OP_FORWARD, tile.b, tile.b_row, tile.col, tile.n,
+                                        &codes[1]);
     }
-    __syncwarp();
+    __syncthreads();
 }
 
 template <bool PROMOTES>
@@ -11456,8 +11474,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block<PROMOTES>::T
     if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
-        if (threadIdx.x < 32) tegroup_impl_formats_find(call, call.desc.a, call.desc.b, t, walk, &tile, codes);
-        __syncthreads();
+        tegroup_impl_formats_find(call, call.desc.a, call.desc.b, t, walk, tile, codes);
         if (!tile.valid) break;
         const tegroup_impl_gpu_tile here = tile;
         block_type block;
@@ -11490,135 +11507,13 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 
-/* ==== [47] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
-
-/* Operands of FP8 with scales of F32 that have been decoded to BF16 (cuda/decode.h), where their codes are exact, are
- * multiplied by the kernel of BF16, whose sums over a block of k are multiplied by the scales and added up as in
- * cuda/portable_formats.h, in the same order: results have the same bits. */
-
-/* The scales of a block of k: a thread has that of a line of an operand. A step of the walk along k stays in a block,
- * as these have multiples of 64. */
-struct tegroup_impl_portable_factors {
-    static constexpr bool PROMOTE = true;
-    static constexpr int LINES = 128, K = TEGROUP_IMPL_PORTABLE_TILE_K;
-    const tegroup_impl_gpu_codes *codes; /* of the thread's operand, in shared memory */
-    float *shared;                       /* [2][LINES] */
-    tegroup_impl_gpu_line_scales mine;
-    const float *next; /* the scale to be loaded next, if those of the line are F32 at strides; else NULL */
-    int64_t stride;    /* from one block's to the next's; 0 if the line has one, beside blocks of the other operand */
-    int32_t done, within; /* steps of the tile that are over; steps of a block, a power of two, less one */
-    uint32_t code;        /* the thread's scale, of the block that is being summed */
-    bool one_column;      /* all columns of the tile have one scale */
-
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes (&both)[2], float (&factors)[2][LINES]) {
-        int64_t block = TEGROUP_IMPL_BLOCK_OF_ALL;
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (both[i].of.facts) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(both[i]));
-        one_column = !both[1].of.facts || tegroup_impl_gpu_codes_line_block(both[1]) >= LINES;
-        codes = &both[threadIdx.x / LINES];
-        shared = &factors[0][0];
-        done = 0;
-        within = (int32_t)tegroup_impl_min(block / K - 1, INT32_MAX);
-        mine.open(*codes, (int32_t)threadIdx.x % LINES);
-        const tegroup_impl_scaled &of = codes->of;
-        next = mine.there && mine.strided && of.scale_dtype == TEGROUP_DTYPE_F32 && !of.grid.packed
-                   ? (const float *)of.scales + mine.from
-                   : NULL;
-        stride = of.facts && of.grid.block_inner <= block ? of.grid.inner_stride : 0;
-        load();
-    }
-    __device__ __forceinline__ void load() {
-        if (next) {
-            code = __float_as_uint(__ldg(next));
-            next += stride;
-        } else
-            code = mine.there ? tegroup_impl_load_code(codes->of.scale_dtype, codes->of.scales,
-                                                       mine.index(*codes, (int64_t)done * K))
-                              : 0u;
-    }
-    /* Before a step, of which `left` are left, itself included. Between its loads and its end all threads meet. Where
-     * it has a block of its own, they must meet here, too: the factors before may still be read. */
-    __device__ __forceinline__ void before(int32_t left) {
-        if ((done & within) != within && left > 1) return;
-        if ((done & within) == 0 && done > 0) __syncthreads();
-        shared[threadIdx.x] = codes->of.facts ? tegroup_impl_f32_of_code(codes->of.scale_dtype, code) : 1.0f;
-    }
-    /* After it: whether sums are promoted now. The next block's scale is loaded while that is done. */
-    __device__ __forceinline__ bool after(int32_t left) {
-        const bool ends = (done++ & within) == within || left == 1;
-        if (ends && left > 1) load();
-        return ends;
-    }
-    __device__ __forceinline__ float row(int line) const { return shared[line]; }
-    __device__ __forceinline__ float column(int line) const { return shared[LINES + line]; }
-};
-
-template <int OP>
-using tegroup_impl_portable_promoted_block =
-    tegroup_impl_portable_block<true, OP, 128, 128, 2, 4, 3, false, tegroup_impl_portable_factors>;
-
-/* The operands as they are quantised, whose scales are read. */
-typedef struct tegroup_impl_portable_scaled {
-    tegroup_tensor a, b;
-    tegroup_impl_gpu_formats formats;
-} tegroup_impl_portable_scaled;
-
-template <int OP>
-static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_block<OP>::THREADS)
-    tegroup_impl_portable_promoted_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                          const __grid_constant__ tegroup_impl_portable_scaled scaled) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap();
-#else
-    typedef tegroup_impl_portable_promoted_block<OP> block_type;
-    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
-    __shared__ tegroup_impl_gpu_walk<block_type::TILE_M, block_type::TILE_N, true> walk;
-    __shared__ tegroup_impl_gpu_tile tile;
-    __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ float factors[2][tegroup_impl_portable_factors::LINES];
-    block_type block(ring);
-    if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(scaled.formats, (int)threadIdx.x, &codes[threadIdx.x]);
-    if (threadIdx.x < 32) walk.begin(call);
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads(); /* nobody reads the last tile's shared memory any more */
-        if (threadIdx.x < 32) tegroup_impl_formats_find(call, scaled.a, scaled.b, t, walk, &tile, codes);
-        __syncthreads();
-        if (!tile.valid) break;
-        const tegroup_impl_gpu_tile here = tile; /* in registers, which this kernel has */
-        block.open(here, tegroup_impl_as_is());
-        if (here.k > 0) block.factors.open(codes, factors);
-        block.multiply(here);
-        block.finish(call.desc, tile, ring, tegroup_impl_as_is());
-    }
-#endif
-}
-
-/* desc: as the caller made it; decoded: with operands of BF16. */
-static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_plan *plan,
-                                                                 const tegroup_gemm_desc *desc,
-                                                                 const tegroup_gemm_desc *decoded,
-                                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(decoded);
-    tegroup_impl_portable_scaled scaled;
-    void *arguments[2] = {&call, &scaled};
-    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-    memset(&scaled, 0, sizeof scaled);
-    scaled.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
-    scaled.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
-    scaled.formats = tegroup_impl_gpu_formats_of(desc);
-    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
-    return tegroup_impl_cuda_rest(&call, stream, error);
-}
-
-/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+/* ==== [47] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
- * weights. These are E4M3 or E2M1 with scales of 8 bits, which a ring of stages brings to shared memory as they are.
+ * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
  * The product is multiplied transposed, as weights times rows: a thread then has the codes of two lines of weights in
  * the registers that mma.sync takes, where it decodes them, and a tile may have as few as 8 rows. Sums are those of the
- * BF16 product of the decoded numbers, in its order. */
+ * BF16 product of the decoded numbers, in its order. Scales of F32 multiply sums (cuda/portable_promoted.h). */
 
 /* Where weights are. Of lists, every group has its own buffers. */
 typedef struct tegroup_impl_portable_held {
@@ -11630,12 +11525,16 @@ typedef struct tegroup_impl_portable_held {
     float alpha;                                  /* where the descriptor has none */
 } tegroup_impl_portable_held;
 
-/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32. */
-template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
-    static constexpr int TILE_M = 64, TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
+/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32; or of F32, by FACTORS. */
+template <int BITS, bool E4M3, typename FACTORS = tegroup_impl_portable_no_factors>
+struct tegroup_impl_portable_weights_block {
+    static constexpr bool PROMOTE = FACTORS::PROMOTE;
+    static constexpr int TILE_M = PROMOTE ? 32 : 64; /* two sets of sums have room for half as many rows */
+    static constexpr int TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
     static constexpr int LINE = TILE_K * BITS / 8, CHUNKS_A_LINE = LINE / 16, CODES_BYTES = TILE_N * LINE;
-    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2, SCALES_BYTES = 512, /* of 128 lines, 4 of each */
+    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2,
+                         SCALES_BYTES = PROMOTE ? 0 : 512, /* of 128 lines, 4 of each */
         STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES, PADDED = TILE_N + 8;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 128;
     static_assert(TILE_M * PADDED * 4 <= STAGES * STAGE_BYTES, "sums are put where the ring was");
@@ -11646,6 +11545,8 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     int64_t line_bytes;
     bool aligned;
     float sum[MI][NI][4];
+    FACTORS factors;
+    float total[MI][PROMOTE ? NI : 1][4]; /* of sums over parts of k */
 
     __device__ __forceinline__ explicit tegroup_impl_portable_weights_block(const void *memory)
         : ring(tegroup_impl_shared(memory)) {}
@@ -11666,6 +11567,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         aligned = (((uintptr_t)codes | (uintptr_t)scales | (uintptr_t)line_bytes) & 15) == 0;
         load_rows.open(tile.a, tile.a_row, tile.m);
     }
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_codes &weights) {
+        line_bytes = weights.line_stride;
+        codes = weights.data + weights.at;
+        scales = NULL;
+        aligned = weights.aligned;
+        load_rows.open(tile.a, tile.a_row, tile.m);
+    }
     /* Loads step s, if it exists. Lines that do not exist are left as they are: so are their results. */
     __device__ __forceinline__ void load(const tegroup_impl_gpu_tile &tile, int64_t s) {
         const uint32_t stage = ring + (uint32_t)(s % STAGES) * STAGE_BYTES, to = stage + ROWS_BYTES;
@@ -11678,8 +11586,9 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
                 copy(line < tile.n, to + (uint32_t)(chunk * 16),
                      codes + line * line_bytes + s * LINE + chunk % CHUNKS_A_LINE * 16);
             }
-            copy(me() < SCALES_BYTES / 16, to + CODES_BYTES + (uint32_t)(me() * 16),
-                 scales + (E4M3 ? s : s / 2) * SCALES_BYTES + me() * 16);
+            if (!PROMOTE)
+                copy(me() < SCALES_BYTES / 16, to + CODES_BYTES + (uint32_t)(me() * 16),
+                     scales + (E4M3 ? s : s / 2) * SCALES_BYTES + me() * 16);
         }
         tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
     }
@@ -11762,9 +11671,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         for (int i = 0; i < MI * 2; i++) {
             uint32_t values[2][2], by[2];
             any |= decode<NANS>(stage + ROWS_BYTES + (first_line() + (uint32_t)i * 8) * LINE, half, values);
-            decode_scales(scale[i], E4M3 ? (uint32_t)half * 2 : (uint32_t)(s % 2) * 2 + (uint32_t)half, by);
+            if (!PROMOTE)
+                decode_scales(scale[i], E4M3 ? (uint32_t)half * 2 : (uint32_t)(s % 2) * 2 + (uint32_t)half, by);
 #pragma unroll
-            for (int j = 0; j < 4; j++) held[j / 2][i / 2][i % 2 + j % 2 * 2] = mul2(values[j / 2][j % 2], by[j / 2]);
+            for (int j = 0; j < 4; j++) {
+                const uint32_t two = values[j / 2][j % 2];
+                held[j / 2][i / 2][i % 2 + j % 2 * 2] = PROMOTE ? two : mul2(two, by[j / 2]);
+            }
         }
         return any != 0;
     }
@@ -11780,7 +11693,8 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
         for (int i = 0; i < MI * 2; i++) {
             const uint32_t l = first_line() + (uint32_t)i * 8;
-            scale[i] = tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
+            scale[i] =
+                PROMOTE ? 0u : tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -11802,6 +11716,25 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
                 }
         }
     }
+    /* Adds the sums over a part of k, times their factors, and begins the next. */
+    __device__ __forceinline__ void promote(int32_t rows) {
+        float lines[2 * MI];
+#pragma unroll
+        for (int i = 0; i < 2 * MI; i++) lines[i] = factors.column((int)first_line() + i * 8);
+#pragma unroll
+        for (int j = 0; j < NI; j++) {
+            if (j * 8 >= rows) break;
+            const float row[2] = {factors.row(j * 8 + me() % 4 * 2), factors.row(j * 8 + me() % 4 * 2 + 1)};
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float &to = total[i][PROMOTE ? j : 0][e];
+                    to = tegroup_impl_gpu_fma(sum[i][j][e], tegroup_impl_gpu_mul(row[e % 2], lines[i * 2 + e / 2]), to);
+                    sum[i][j][e] = 0;
+                }
+        }
+    }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &shared) {
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll
@@ -11809,27 +11742,38 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+                for (int e = 0; e < 4; e++) sum[i][j][e] = total[i][PROMOTE ? j : 0][e] = 0;
         const int64_t count = (tile.k + TILE_K - 1) / TILE_K;
 #pragma unroll 1
         for (int64_t s = 0; s < STAGES - 1; s++) load(tile, s);
 #pragma unroll 1
         for (int64_t s = 0; s < count; s++) {
+            const int32_t left = (int32_t)(count - s);
+            factors.before(left);
             tegroup_impl_cp_wait<STAGES - 2>();
             __syncthreads(); /* the step is there, and that before it has been multiplied */
             load(tile, s + STAGES - 1);
             step(tile, s);
+            if (factors.after(left)) promote(tile.m);
+        }
+        if (PROMOTE) {
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sum[i][j][e] = total[i][PROMOTE ? j : 0][e];
         }
         tegroup_impl_cp_wait<0>();
         __syncthreads(); /* the ring is free */
     }
 
     /* Sums go through shared memory, which turns them. */
+    template <typename FUNCTOR>
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                           unsigned char *memory, const tegroup_impl_portable_held &held) const {
+                                           unsigned char *memory, const FUNCTOR &functor) const {
+        const tegroup_impl_gpu_tile tile = shared;
         float *const sums = (float *)memory, *const to = sums + me() % 4 * 2 * PADDED + me() / 32 * 32 + me() % 32 / 4;
-        tegroup_impl_gpu_tile tile = shared;
-        tile.alpha = tegroup_impl_scaled_alpha(&desc, tile.group, (double)held.alpha);
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -11841,7 +11785,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         const int first = me() % CHUNKS * 8;
 #pragma unroll 1
         for (int row = me() / CHUNKS; row < tile.m; row += THREADS / CHUNKS)
-            tegroup_impl_gpu_finish(desc, tile, row, first, sums + row * PADDED + first, tegroup_impl_as_is());
+            tegroup_impl_gpu_finish(desc, tile, row, first, sums + row * PADDED + first, functor);
+    }
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_portable_held &held) const {
+        tegroup_impl_gpu_tile tile = shared;
+        tile.alpha = tegroup_impl_scaled_alpha(&desc, tile.group, (double)held.alpha);
+        finish(desc, tile, memory, tegroup_impl_as_is());
     }
 };
 
@@ -11882,6 +11832,165 @@ static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_pl
     held.group_bytes = tegroup_impl_stride_bytes(&read.b);
     held.scale_group_bytes = grid.count;
     held.scale_lines_bytes = grid.inner_extent * 128;
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
+
+/* ==== [48] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+
+/* Operands of FP8 with scales of F32 are decoded to BF16, where their codes are exact, before the product
+ * (cuda/decode.h) or, as weights of short groups, in its registers (cuda/portable_weights.h), and multiplied as BF16
+ * is. Sums over a block of k are multiplied by the scales and added up as in cuda/portable_formats.h, in the same
+ * order: results have the same bits. */
+
+/* The scales of a block of k. A thread of a block of THREADS has those of one line of an operand, or of one line of
+ * each. A step of the walk along k stays in a block, as these have multiples of 64. */
+template <int THREADS> struct tegroup_impl_portable_factors {
+    static constexpr bool PROMOTE = true;
+    static constexpr int LINES = 128, EACH = 2 * LINES / THREADS, K = TEGROUP_IMPL_PORTABLE_TILE_K;
+    struct line {
+        const tegroup_impl_gpu_codes *codes; /* of its operand, in shared memory */
+        tegroup_impl_gpu_line_scales scales;
+        const float *next; /* the scale to be loaded next, if those of the line are F32 at strides; else NULL */
+        int64_t stride; /* from one block's to the next's; 0 if the line has one, beside blocks of the other operand */
+        uint32_t code;  /* the scale of the block that is being summed */
+    };
+    line mine[EACH];
+    float *shared;        /* [2][LINES] */
+    int32_t done, within; /* steps of the tile that are over; steps of a block, a power of two, less one */
+    bool one_column;      /* all columns of the tile have one scale */
+
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_codes (&both)[2], float (&factors)[2][LINES]) {
+        int64_t block = TEGROUP_IMPL_BLOCK_OF_ALL;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (both[i].of.facts) block = tegroup_impl_min(block, tegroup_impl_gpu_codes_k_block(both[i]));
+        one_column = !both[1].of.facts || tegroup_impl_gpu_codes_line_block(both[1]) >= LINES;
+        shared = &factors[0][0];
+        done = 0;
+        within = (int32_t)tegroup_impl_min(block / K - 1, INT32_MAX);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            line &my = mine[i];
+            my.codes = &both[slot(i) / LINES];
+            my.scales.open(*my.codes, slot(i) % LINES);
+            const tegroup_impl_scaled &of = my.codes->of;
+            my.next = my.scales.there && my.scales.strided && of.scale_dtype == TEGROUP_DTYPE_F32 && !of.grid.packed
+                          ? (const float *)of.scales + my.scales.from
+                          : NULL;
+            my.stride = of.facts && of.grid.block_inner <= block ? of.grid.inner_stride : 0;
+        }
+        load();
+    }
+    static __device__ __forceinline__ int32_t slot(int i) { return (int32_t)threadIdx.x + i * THREADS; }
+    __device__ __forceinline__ void load() {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            line &my = mine[i];
+            if (my.next) {
+                my.code = __float_as_uint(__ldg(my.next));
+                my.next += my.stride;
+            } else {
+                const tegroup_impl_scaled &of = my.codes->of;
+                my.code = my.scales.there ? tegroup_impl_load_code(of.scale_dtype, of.scales,
+                                                                   my.scales.index(*my.codes, (int64_t)done * K))
+                                          : 0u;
+            }
+        }
+    }
+    /* Before a step, of which `left` are left, itself included. Between its loads and its end all threads meet. Where
+     * it has a block of its own, they must meet here, too: the factors before may still be read. */
+    __device__ __forceinline__ void before(int32_t left) {
+        if ((done & within) != within && left > 1) return;
+        if ((done & within) == 0 && done > 0) __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const tegroup_impl_scaled &of = mine[i].codes->of;
+            shared[slot(i)] = of.facts ? tegroup_impl_f32_of_code(of.scale_dtype, mine[i].code) : 1.0f;
+        }
+    }
+    /* After it: whether sums are promoted now. The next block's scales are loaded while that is done. */
+    __device__ __forceinline__ bool after(int32_t left) {
+        const bool ends = (done++ & within) == within || left == 1;
+        if (ends && left > 1) load();
+        return ends;
+    }
+    __device__ __forceinline__ float row(int line) const { return shared[line]; }
+    __device__ __forceinline__ float column(int line) const { return shared[LINES + line]; }
+};
+
+template <int OP>
+using tegroup_impl_portable_promoted_block =
+    tegroup_impl_portable_block<true, OP, 128, 128, 2, 4, 3, false, tegroup_impl_portable_factors<256>>;
+typedef tegroup_impl_portable_weights_block<8, false, tegroup_impl_portable_factors<128>>
+    tegroup_impl_portable_promoted_weights_block;
+
+/* The operands as they are quantised, whose scales are read. */
+typedef struct tegroup_impl_portable_scaled {
+    tegroup_tensor a, b;
+    tegroup_impl_gpu_formats formats;
+} tegroup_impl_portable_scaled;
+
+/* What a block does; call: of what has been decoded before the product. */
+template <typename BLOCK>
+static __device__ __forceinline__ void tegroup_impl_portable_promoted_work(const tegroup_impl_gpu_call &call,
+                                                                           const tegroup_impl_portable_scaled &scaled) {
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, true> walk;
+    __shared__ tegroup_impl_gpu_tile tile;
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ float factors[2][128];
+    BLOCK block(ring);
+    if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(scaled.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    if (threadIdx.x < 32) walk.begin(call);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* nobody reads the last tile's shared memory any more */
+        tegroup_impl_formats_find(call, scaled.a, scaled.b, t, walk, tile, codes);
+        if (!tile.valid) break;
+        const tegroup_impl_gpu_tile here = tile; /* in registers, which these kernels have */
+        block.open(here, codes[1]);              /* where weights are that the block decodes */
+        if (here.k > 0) block.factors.open(codes, factors);
+        block.multiply(here);
+        block.finish(call.desc, tile, ring, tegroup_impl_as_is());
+    }
+}
+
+template <int OP>
+static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_block<OP>::THREADS)
+    tegroup_impl_portable_promoted_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                          const __grid_constant__ tegroup_impl_portable_scaled scaled) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_promoted_work<tegroup_impl_portable_promoted_block<OP>>(call, scaled);
+#endif
+}
+
+template <typename BLOCK>
+static __global__ void __launch_bounds__(BLOCK::THREADS, 3)
+    tegroup_impl_portable_promoted_weights_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                                  const __grid_constant__ tegroup_impl_portable_scaled scaled) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_promoted_work<BLOCK>(call, scaled);
+#endif
+}
+
+/* desc: as the caller made it; decoded: with operands of BF16, but for weights that the kernel decodes. */
+static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_plan *plan,
+                                                                 const tegroup_gemm_desc *desc,
+                                                                 const tegroup_gemm_desc *decoded,
+                                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(decoded);
+    tegroup_impl_portable_scaled scaled;
+    void *arguments[2] = {&call, &scaled};
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    memset(&scaled, 0, sizeof scaled);
+    scaled.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    scaled.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    scaled.formats = tegroup_impl_gpu_formats_of(desc);
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
@@ -12010,6 +12119,14 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         typedef tegroup_impl_portable_weights_block<8, false> eights;
         typedef tegroup_impl_portable_weights_block<4, false> fours;
         const int four = tegroup_impl_bits(p->b) == 4;
+        if (!tegroup_impl_scales_values(p)) {
+            typedef tegroup_impl_portable_promoted_weights_block block;
+            plan->tile_m = block::TILE_M;
+            plan->tile_n = block::TILE_N;
+            plan->tile_k = block::TILE_K;
+            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel<block>,
+                                              block::THREADS, block::SHARED_BYTES, error);
+        }
         plan->tile_m = fours::TILE_M;
         plan->tile_n = fours::TILE_N;
         plan->tile_k = fours::TILE_K;
@@ -12105,9 +12222,9 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
         TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
-        if (weights) return tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error);
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
-                             ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
+                             ? (weights ? tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error)
+                                        : tegroup_impl_portable_multiply(plan, &decoded, stream, error))
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
         return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
     }

@@ -37,10 +37,10 @@ typedef struct tegroup_impl_decode_call {
 enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
     TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    /* A tile of lines that are rows: so many, shared by the warps, and columns, 16 for each lane of one. */
     TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    TEGROUP_IMPL_DECODE_AT_ONCE = 4, /* lines of which a lane loads its part before it decodes the first */
     /* A tile of lines that are columns: a square of so many rows and columns at a time. */
     TEGROUP_IMPL_DECODE_SQUARE = 64,
     TEGROUP_IMPL_DECODE_SQUARES = 16
@@ -58,7 +58,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* ---- scheduling: one warp finds a block's tiles ---- */
 
-/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+/* The walk along the groups of A, and then those of B, of what is decoded: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
     int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
@@ -70,11 +70,22 @@ static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_
                                    call.formats.first[operand].columnwise);
 }
 
-/* Rows and columns of a tile. */
-static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
-    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
-                                          TEGROUP_IMPL_DECODE_SQUARE)
-                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+/* Tiles of a group down its rows and across its columns. The sizes of both kinds are constants, as a division by what
+ * the compiler does not know is long, and a call whose caches are cold waits for its instructions. */
+typedef struct tegroup_impl_decode_counts {
+    int32_t down, across;
+} tegroup_impl_decode_counts;
+static __device__ __forceinline__ tegroup_impl_decode_counts tegroup_impl_decode_counts_of(tegroup_impl_sides sides,
+                                                                                           bool turned) {
+    constexpr int64_t TALL = TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES;
+    tegroup_impl_decode_counts counts;
+    counts.down =
+        (int32_t)(turned ? (uint64_t)(sides.rows + TALL - 1) / TALL
+                         : (uint64_t)(sides.rows + TEGROUP_IMPL_DECODE_LINES - 1) / TEGROUP_IMPL_DECODE_LINES);
+    counts.across =
+        (int32_t)(turned ? (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_SQUARE - 1) / TEGROUP_IMPL_DECODE_SQUARE
+                         : (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_ALONG - 1) / TEGROUP_IMPL_DECODE_ALONG);
+    return counts;
 }
 
 /* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
@@ -88,9 +99,9 @@ static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegrou
     if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
     const tegroup_impl_sides sides =
         tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
-    const bool turned = tegroup_impl_decode_turned(call, operand);
-    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+    const tegroup_impl_decode_counts counts =
+        tegroup_impl_decode_counts_of(sides, tegroup_impl_decode_turned(call, operand));
+    return counts.down * counts.across;
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
@@ -114,7 +125,8 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     const tegroup_gemm_desc &desc = call.call.desc;
     const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
     uint32_t behind; /* lanes whose tiles end behind t */
-    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0
+           && walk->from < (call.to[1] ? 2 : 1) * groups)
         tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
                                     walk);
     if (behind == 0) {
@@ -123,7 +135,7 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     }
     const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
                   g = operand ? at - groups : at;
-    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const int32_t number = (int32_t)(t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner));
     const tegroup_tensor &tensor = operand ? desc.b : desc.a;
     const tegroup_snapshot_view &view = call.call.views[operand];
     tegroup_impl_gpu_codes &of = codes[operand];
@@ -131,13 +143,13 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     if (lane == 0) {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
         const bool turned = tegroup_impl_decode_turned(call, operand);
-        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
-        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        const int32_t across = tegroup_impl_decode_counts_of(sides, turned).across;
         tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
         tile->operand = operand;
         tile->turned = turned;
-        tile->row = number / across * size.rows;
-        tile->col = number % across * size.cols;
+        tile->row = (int64_t)(number / across)
+                    * (turned ? TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES : TEGROUP_IMPL_DECODE_LINES);
+        tile->col = (int64_t)(number % across) * (turned ? TEGROUP_IMPL_DECODE_SQUARE : TEGROUP_IMPL_DECODE_ALONG);
         tile->rows = sides.rows;
         tile->cols = sides.cols;
         tile->ld = call.ld[operand];
@@ -174,7 +186,7 @@ static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const t
     return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
 }
 /* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
- * one 32 of it, as swizzled scales lie in 32 lines. */
+ * one 32 of it or of the group, as swizzled scales lie in 32 lines. */
 static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
                                                                              bool down) {
     const int64_t in_part = row % of.grid.part_rows;
@@ -184,7 +196,7 @@ static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(con
 static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
                                                                        bool down) {
     if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
-    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : 32 - (row & 31);
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
@@ -216,20 +228,22 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
     return make_uint4(both.x, both.y, 0, 0);
 }
 
-/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+/* Rows lie as they are: a warp has `each` that follow each other, a lane 16 neighbouring columns of each. Scales are
  * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
  * them. */
 template <int BITS, bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {
-    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    constexpr int AT_ONCE = TEGROUP_IMPL_DECODE_AT_ONCE, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t lines = (int32_t)tegroup_impl_min(tile.rows - tile.row, TEGROUP_IMPL_DECODE_LINES),
+                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* of few rows all warps have some */
     const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * each,
                   row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
     const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, each);
     const bool aligned = codes.aligned;
     if (count == 0) return;
     int64_t at = codes.at + first * row_stride + col, scale_at = 0;
@@ -240,7 +254,7 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     for (int32_t done = 0, n; done < rows; done += n, left -= n) {
         if (left == 0) {
             scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
-            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), each);
 #pragma unroll
             for (int j = 0; DOWN && j < 16; j++) {
                 const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
@@ -351,7 +365,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
     const tegroup_gemm_desc &desc = call.call.desc;
     tegroup_impl_decode_walk walk = {0, 0, 0, 0};
     if (threadIdx.x < 32) {
-        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        walk.from = !tegroup_impl_prepared(call.call) ? 2 * desc.a.shape.groups
+                    : call.to[0]                      ? -32
+                                                      : desc.a.shape.groups - 32;
         if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     }
     for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;

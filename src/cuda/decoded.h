@@ -87,13 +87,17 @@ static inline int tegroup_impl_holds_turned(const tegroup_problem *p) {
 static inline tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_holds_turned(p) ? tegroup_impl_turned(&desc->b) : desc->b;
 }
-/* Whether they can be: codes of E4M3 or E2M1 with scales of 8 bits in tiles, and k of whole steps. */
-static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+/* Whether their codes can be: they are of E4M3 or E2M1, and k is of whole steps. */
+static inline int tegroup_impl_can_hold_codes(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
     const int turned = tegroup_impl_holds_turned(p);
     const int64_t k = turned ? p->n : p->k;
-    return (p->op == TEGROUP_OP_FORWARD || turned) && tegroup_impl_scaled_by_8_bits(held->scaling)
-           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1)
-           && tegroup_impl_scales_in_tiles(held) && k > 0 && k % step == 0;
+    return (p->op == TEGROUP_OP_FORWARD || turned)
+           && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1) && k > 0 && k % step == 0;
+}
+/* Whether they can be with their scales, of 8 bits in tiles. */
+static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+    return tegroup_impl_can_hold_codes(p, held, step) && tegroup_impl_scaled_by_8_bits(held->scaling)
+           && tegroup_impl_scales_in_tiles(held);
 }
 /* What a call must have whose plan decodes weights in registers. */
 static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,

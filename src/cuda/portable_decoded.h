@@ -18,9 +18,10 @@
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
- * decoded to BF16 in workspace before they are multiplied (cuda/decode.h): by their scales if these are of 8 bits, else
- * to what their codes are, and the sums are multiplied by the scales (cuda/portable_promoted.h). All others are decoded
- * on the way to shared memory, every time that a tile needs them (cuda/portable_formats.h). */
+ * decoded to BF16 in workspace before they are multiplied (cuda/decode.h). In both places that is by their scales if
+ * these are of 8 bits, else to what their codes are, and the sums are multiplied by the scales
+ * (cuda/portable_promoted.h). All others are decoded on the way to shared memory, every time that a tile needs them
+ * (cuda/portable_formats.h). */
 
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
@@ -52,8 +53,11 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
 /* Whether a product decodes its weights in registers. */
 static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
-    return tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_PORTABLE_TILE_K) && !p->irregular && p->groups > 0
-           && tegroup_impl_portable_can_decode(&desc->a)
+    const int64_t step = TEGROUP_IMPL_PORTABLE_TILE_K;
+    const int holds = tegroup_impl_scaled_by_8_bits(b.scaling) ? tegroup_impl_can_hold(p, &b, step)
+                                                               : tegroup_impl_can_hold_codes(p, &b, step);
+    return holds && !p->irregular && p->groups > 0 && tegroup_impl_portable_can_decode(&desc->a)
+           && tegroup_impl_portable_can_decode(&desc->b)
            && tegroup_impl_expected_rows(desc, p)
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }

@@ -328,27 +328,29 @@ template <bool PROMOTES> struct tegroup_impl_formats_block {
 
 /* ---- the kernels ---- */
 
-/* Finds a tile and opens its operands, a and b as they are quantised; one warp. */
+/* Finds a tile and opens its operands, a and b as they are quantised: all threads of a block. The first warp finds the
+ * tile, and of each operand a warp where its codes and scales are. Nobody may read the last tile any more. */
 template <typename WALK>
 static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_impl_gpu_call &call,
                                                                  const tegroup_tensor &a, const tegroup_tensor &b,
-                                                                 int64_t t, WALK &walk, tegroup_impl_gpu_tile *tile,
-                                                                 tegroup_impl_gpu_codes *codes) {
+                                                                 int64_t t, WALK &walk, tegroup_impl_gpu_tile &tile,
+                                                                 tegroup_impl_gpu_codes (&codes)[2]) {
     const tegroup_gemm_desc &desc = call.desc;
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    walk.find(call, t, lane == 0 ? tile : NULL);
-    if (!tile->valid || tile->k == 0) return;
-    const int32_t g = tile->group;
-    tegroup_impl_gpu_codes_reach(a, call.views[TEGROUP_IMPL_A], g, &codes[TEGROUP_IMPL_A]);
-    tegroup_impl_gpu_codes_reach(b, call.views[TEGROUP_IMPL_B], g, &codes[TEGROUP_IMPL_B]);
-    if (lane == 0) {
-        const int64_t line = tile->row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
-        tegroup_impl_gpu_codes_open(a, desc.op == TEGROUP_OP_WGRAD, tile->a, tile->a_row, line, tile->m, &codes[0]);
-        tegroup_impl_gpu_codes_open(b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
-                                    &codes[1]);
-        tile->alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
+    const int which = (int)threadIdx.x / 32;
+    if (which == 0) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
+    __syncthreads();
+    if (which < 2 && tile.valid && tile.k > 0) {
+        const int32_t g = tile.group;
+        tegroup_impl_gpu_codes_reach(which ? b : a, call.views[which], g, &codes[which]);
+        if (threadIdx.x == 0) {
+            const int64_t line = tile.row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
+            tegroup_impl_gpu_codes_open(a, desc.op == TEGROUP_OP_WGRAD, tile.a, tile.a_row, line, tile.m, &codes[0]);
+            tile.alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
+        } else if (threadIdx.x == 32)
+            tegroup_impl_gpu_codes_open(b, desc.op != TEGROUP_OP_FORWARD, tile.b, tile.b_row, tile.col, tile.n,
+                                        &codes[1]);
     }
-    __syncwarp();
+    __syncthreads();
 }
 
 template <bool PROMOTES>
@@ -370,8 +372,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block<PROMOTES>::T
     if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
-        if (threadIdx.x < 32) tegroup_impl_formats_find(call, call.desc.a, call.desc.b, t, walk, &tile, codes);
-        __syncthreads();
+        tegroup_impl_formats_find(call, call.desc.a, call.desc.b, t, walk, tile, codes);
         if (!tile.valid) break;
         const tegroup_impl_gpu_tile here = tile;
         block_type block;

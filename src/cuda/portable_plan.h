@@ -28,8 +28,8 @@
 #include "cuda/portable.h"
 #include "cuda/portable_f32.h"
 #include "cuda/portable_formats.h"
-#include "cuda/portable_promoted.h"
 #include "cuda/portable_weights.h"
+#include "cuda/portable_promoted.h"
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -152,6 +152,14 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         typedef tegroup_impl_portable_weights_block<8, false> eights;
         typedef tegroup_impl_portable_weights_block<4, false> fours;
         const int four = tegroup_impl_bits(p->b) == 4;
+        if (!tegroup_impl_scales_values(p)) {
+            typedef tegroup_impl_portable_promoted_weights_block block;
+            plan->tile_m = block::TILE_M;
+            plan->tile_n = block::TILE_N;
+            plan->tile_k = block::TILE_K;
+            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel<block>,
+                                              block::THREADS, block::SHARED_BYTES, error);
+        }
         plan->tile_m = fours::TILE_M;
         plan->tile_n = fours::TILE_N;
         plan->tile_k = fours::TILE_K;
@@ -247,9 +255,9 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
         TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
-        if (weights) return tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error);
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
-                             ? tegroup_impl_portable_multiply(plan, &decoded, stream, error)
+                             ? (weights ? tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error)
+                                        : tegroup_impl_portable_multiply(plan, &decoded, stream, error))
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
         return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
     }

@@ -22,10 +22,10 @@
 #include "cuda/portable.h"
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
- * weights. These are E4M3 or E2M1 with scales of 8 bits, which a ring of stages brings to shared memory as they are.
+ * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
  * The product is multiplied transposed, as weights times rows: a thread then has the codes of two lines of weights in
  * the registers that mma.sync takes, where it decodes them, and a tile may have as few as 8 rows. Sums are those of the
- * BF16 product of the decoded numbers, in its order. */
+ * BF16 product of the decoded numbers, in its order. Scales of F32 multiply sums (cuda/portable_promoted.h). */
 
 /* Where weights are. Of lists, every group has its own buffers. */
 typedef struct tegroup_impl_portable_held {
@@ -37,12 +37,16 @@ typedef struct tegroup_impl_portable_held {
     float alpha;                                  /* where the descriptor has none */
 } tegroup_impl_portable_held;
 
-/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32. */
-template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
-    static constexpr int TILE_M = 64, TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
+/* BITS: of a code. E4M3: scales are, one for 16 of k (NVFP4); else they are E8M0, one for 32; or of F32, by FACTORS. */
+template <int BITS, bool E4M3, typename FACTORS = tegroup_impl_portable_no_factors>
+struct tegroup_impl_portable_weights_block {
+    static constexpr bool PROMOTE = FACTORS::PROMOTE;
+    static constexpr int TILE_M = PROMOTE ? 32 : 64; /* two sets of sums have room for half as many rows */
+    static constexpr int TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
     static constexpr int LINE = TILE_K * BITS / 8, CHUNKS_A_LINE = LINE / 16, CODES_BYTES = TILE_N * LINE;
-    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2, SCALES_BYTES = 512, /* of 128 lines, 4 of each */
+    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2,
+                         SCALES_BYTES = PROMOTE ? 0 : 512, /* of 128 lines, 4 of each */
         STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES, PADDED = TILE_N + 8;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 128;
     static_assert(TILE_M * PADDED * 4 <= STAGES * STAGE_BYTES, "sums are put where the ring was");
@@ -53,6 +57,8 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
     int64_t line_bytes;
     bool aligned;
     float sum[MI][NI][4];
+    FACTORS factors;
+    float total[MI][PROMOTE ? NI : 1][4]; /* of sums over parts of k */
 
     __device__ __forceinline__ explicit tegroup_impl_portable_weights_block(const void *memory)
         : ring(tegroup_impl_shared(memory)) {}
@@ -73,6 +79,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         aligned = (((uintptr_t)codes | (uintptr_t)scales | (uintptr_t)line_bytes) & 15) == 0;
         load_rows.open(tile.a, tile.a_row, tile.m);
     }
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_codes &weights) {
+        line_bytes = weights.line_stride;
+        codes = weights.data + weights.at;
+        scales = NULL;
+        aligned = weights.aligned;
+        load_rows.open(tile.a, tile.a_row, tile.m);
+    }
     /* Loads step s, if it exists. Lines that do not exist are left as they are: so are their results. */
     __device__ __forceinline__ void load(const tegroup_impl_gpu_tile &tile, int64_t s) {
         const uint32_t stage = ring + (uint32_t)(s % STAGES) * STAGE_BYTES, to = stage + ROWS_BYTES;
@@ -85,8 +98,9 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
                 copy(line < tile.n, to + (uint32_t)(chunk * 16),
                      codes + line * line_bytes + s * LINE + chunk % CHUNKS_A_LINE * 16);
             }
-            copy(me() < SCALES_BYTES / 16, to + CODES_BYTES + (uint32_t)(me() * 16),
-                 scales + (E4M3 ? s : s / 2) * SCALES_BYTES + me() * 16);
+            if (!PROMOTE)
+                copy(me() < SCALES_BYTES / 16, to + CODES_BYTES + (uint32_t)(me() * 16),
+                     scales + (E4M3 ? s : s / 2) * SCALES_BYTES + me() * 16);
         }
         tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
     }
@@ -169,9 +183,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         for (int i = 0; i < MI * 2; i++) {
             uint32_t values[2][2], by[2];
             any |= decode<NANS>(stage + ROWS_BYTES + (first_line() + (uint32_t)i * 8) * LINE, half, values);
-            decode_scales(scale[i], E4M3 ? (uint32_t)half * 2 : (uint32_t)(s % 2) * 2 + (uint32_t)half, by);
+            if (!PROMOTE)
+                decode_scales(scale[i], E4M3 ? (uint32_t)half * 2 : (uint32_t)(s % 2) * 2 + (uint32_t)half, by);
 #pragma unroll
-            for (int j = 0; j < 4; j++) held[j / 2][i / 2][i % 2 + j % 2 * 2] = mul2(values[j / 2][j % 2], by[j / 2]);
+            for (int j = 0; j < 4; j++) {
+                const uint32_t two = values[j / 2][j % 2];
+                held[j / 2][i / 2][i % 2 + j % 2 * 2] = PROMOTE ? two : mul2(two, by[j / 2]);
+            }
         }
         return any != 0;
     }
@@ -187,7 +205,8 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
         for (int i = 0; i < MI * 2; i++) {
             const uint32_t l = first_line() + (uint32_t)i * 8;
-            scale[i] = tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
+            scale[i] =
+                PROMOTE ? 0u : tegroup_impl_load_word(stage + ROWS_BYTES + CODES_BYTES + l % 32 * 16 + l / 32 * 4);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -209,6 +228,25 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
                 }
         }
     }
+    /* Adds the sums over a part of k, times their factors, and begins the next. */
+    __device__ __forceinline__ void promote(int32_t rows) {
+        float lines[2 * MI];
+#pragma unroll
+        for (int i = 0; i < 2 * MI; i++) lines[i] = factors.column((int)first_line() + i * 8);
+#pragma unroll
+        for (int j = 0; j < NI; j++) {
+            if (j * 8 >= rows) break;
+            const float row[2] = {factors.row(j * 8 + me() % 4 * 2), factors.row(j * 8 + me() % 4 * 2 + 1)};
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float &to = total[i][PROMOTE ? j : 0][e];
+                    to = tegroup_impl_gpu_fma(sum[i][j][e], tegroup_impl_gpu_mul(row[e % 2], lines[i * 2 + e / 2]), to);
+                    sum[i][j][e] = 0;
+                }
+        }
+    }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &shared) {
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll
@@ -216,27 +254,38 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+                for (int e = 0; e < 4; e++) sum[i][j][e] = total[i][PROMOTE ? j : 0][e] = 0;
         const int64_t count = (tile.k + TILE_K - 1) / TILE_K;
 #pragma unroll 1
         for (int64_t s = 0; s < STAGES - 1; s++) load(tile, s);
 #pragma unroll 1
         for (int64_t s = 0; s < count; s++) {
+            const int32_t left = (int32_t)(count - s);
+            factors.before(left);
             tegroup_impl_cp_wait<STAGES - 2>();
             __syncthreads(); /* the step is there, and that before it has been multiplied */
             load(tile, s + STAGES - 1);
             step(tile, s);
+            if (factors.after(left)) promote(tile.m);
+        }
+        if (PROMOTE) {
+#pragma unroll
+            for (int i = 0; i < MI; i++)
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sum[i][j][e] = total[i][PROMOTE ? j : 0][e];
         }
         tegroup_impl_cp_wait<0>();
         __syncthreads(); /* the ring is free */
     }
 
     /* Sums go through shared memory, which turns them. */
+    template <typename FUNCTOR>
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                           unsigned char *memory, const tegroup_impl_portable_held &held) const {
+                                           unsigned char *memory, const FUNCTOR &functor) const {
+        const tegroup_impl_gpu_tile tile = shared;
         float *const sums = (float *)memory, *const to = sums + me() % 4 * 2 * PADDED + me() / 32 * 32 + me() % 32 / 4;
-        tegroup_impl_gpu_tile tile = shared;
-        tile.alpha = tegroup_impl_scaled_alpha(&desc, tile.group, (double)held.alpha);
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -248,7 +297,13 @@ template <int BITS, bool E4M3> struct tegroup_impl_portable_weights_block {
         const int first = me() % CHUNKS * 8;
 #pragma unroll 1
         for (int row = me() / CHUNKS; row < tile.m; row += THREADS / CHUNKS)
-            tegroup_impl_gpu_finish(desc, tile, row, first, sums + row * PADDED + first, tegroup_impl_as_is());
+            tegroup_impl_gpu_finish(desc, tile, row, first, sums + row * PADDED + first, functor);
+    }
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_portable_held &held) const {
+        tegroup_impl_gpu_tile tile = shared;
+        tile.alpha = tegroup_impl_scaled_alpha(&desc, tile.group, (double)held.alpha);
+        finish(desc, tile, memory, tegroup_impl_as_is());
     }
 };
 

@@ -179,7 +179,9 @@ int main(int argc, char **argv) {
                                      {"MXFP4 weights", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1,
                                       TEGROUP_SCALE_OCP_MX, false},
                                      {"block FP8", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_DTYPE_F8E4M3,
-                                      TEGROUP_SCALE_TE_BLOCK, true, TEGROUP_SCALING_BLOCK_128X128}};
+                                      TEGROUP_SCALE_TE_BLOCK, true, TEGROUP_SCALING_BLOCK_128X128},
+                                     {"block FP8 weights", TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3,
+                                      TEGROUP_SCALE_TE_BLOCK, false, TEGROUP_SCALING_BLOCK_128X128}};
     const size_t flush_bytes = (size_t)256 << 20;
     void *flush;
     MUST(cudaMalloc(&flush, flush_bytes));

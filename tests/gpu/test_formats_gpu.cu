@@ -33,13 +33,14 @@ static void say(const char *wrong, const problem *p, const scaling_row *fa, cons
             (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, p->s.bias, p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "");
 }
 
-static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
+/* shape: as quantised_for_sm90 says. */
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int shape) {
     rng r = rng_seed(seed);
     problem p;
     quantised q[2];
     const char *wrong = NULL;
     memset(q, 0, sizeof q);
-    if (seed / 3 % 2) quantised_for_sm90 = fb != NULL && fb->scale != TEGROUP_DTYPE_F32 ? 3 : 1; /* of several blocks */
+    quantised_for_sm90 = shape;
     quantised_problem(&p, &r, fa, fb, op, q, 1);
     quantised_for_sm90 = 0;
     p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
@@ -76,7 +77,9 @@ TEST(formats_gpu, fp64) {
                     const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
                     if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
                     pairs += i == 0;
-                    ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
+                    const uint64_t seed = (uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i;
+                    const int whole_steps = fb != NULL && (fb->scale != TEGROUP_DTYPE_F32 || seed / 6 % 2);
+                    ASSERT_TRUE(run_one(seed, fa, fb, (tegroup_op)op, seed / 3 % 2 == 0 ? 0 : whole_steps ? 3 : 1));
                 }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
     if (totals.problems > 1000) {
@@ -148,31 +151,31 @@ TEST(formats_gpu, bits_of_bf16) {
     printf("%ld results of the same bits, weights of %ld products in registers\n", (long)compared, (long)weights);
 }
 
-/* Weights that are decoded in registers, beside rows of BF16 and of every format with scales of 8 bits, into results of
- * every type. */
+/* Weights that are decoded in registers, beside rows of BF16 and of every format, into results of every type. */
 TEST(formats_gpu, weights_in_registers) {
     if (!portable_here()) return;
     memset(&totals, 0, sizeof totals);
     for (int64_t i = 0; i < scaled(in_the_long_suite(300, 12)); i++)
-        for (int b = 5; b < SCALINGS; b++)
-            for (int a = 4; a < SCALINGS; a++)
+        for (int b = 0; b < SCALINGS; b++)
+            for (int a = -1; a < SCALINGS; a++)
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++) {
-                    const scaling_row *fa = a < 5 ? NULL : &scaling_rows[a], *fb = &scaling_rows[b];
+                    const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = &scaling_rows[b];
                     if (!goes(fa, fb, (tegroup_op)op)) continue;
-                    const uint64_t seed = (uint64_t)((a * 16 + b) * 4 + op) * 6000018u + (uint64_t)i * 6 + 3;
-                    ASSERT_TRUE(run_one(seed, fa, fb, (tegroup_op)op)); /* by ways[0], and of whole steps */
+                    const uint64_t seed = (uint64_t)(((a + 1) * 16 + b) * 4 + op) * 3000009u + (uint64_t)i * 3;
+                    ASSERT_TRUE(run_one(seed, fa, fb, (tegroup_op)op, 3)); /* by ways[0] */
                 }
     printf("%ld problems, weights of %ld in registers, error/bound at most %.3f\n", (long)totals.problems,
            (long)totals.weights, totals.worst);
     ASSERT_TRUE(totals.weights * 6 > totals.problems);
 }
 
-/* Products with scales of F32 have the same bits whether operands are decoded first or on the way to shared memory. */
-TEST(formats_gpu, both_ways_have_the_same_bits) {
-    int64_t compared = 0, first = 0;
+/* Products with scales of F32 have the same bits wherever operands are decoded: first, and in registers or on the way to
+ * shared memory. */
+TEST(formats_gpu, all_ways_have_the_same_bits) {
+    int64_t compared = 0, first = 0, weights = 0;
     if (!portable_here()) return;
-    /* However few are asked for, one of them is decoded first. */
-    for (int64_t i = 0; i < scaled(900) || (first == 0 && i < 900); i++) {
+    /* However few are asked for, one of them is decoded first, and weights of one in registers. */
+    for (int64_t i = 0; i < scaled(1200) || ((first == 0 || weights == 0) && i < 1200); i++) {
         rng r = rng_seed(99000000u + (uint64_t)i);
         const scaling_row *fa = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL,
                           *fb = rng_int(&r, 0, 5) ? &scaling_rows[rng_int(&r, 0, 4)] : NULL;
@@ -182,13 +185,15 @@ TEST(formats_gpu, both_ways_have_the_same_bits) {
         int64_t count, again;
         memset(q, 0, sizeof q);
         if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
-        quantised_for_sm90 = i % 2; /* of several blocks */
+        quantised_for_sm90 = i % 2 ? fb != NULL && i % 4 == 1 ? 3 : 1 : 0; /* of several blocks */
         quantised_problem(&p, &r, fa, fb, op, q, 1);
         quantised_for_sm90 = 0;
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
         p.desc.options.expected_rows = ways[0];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
-        ASSERT_EQ(p.plan.workspace_bytes, (size_t)0);
+        const int in_registers = portable_decodes_weights(&p.plan);
+        weights += in_registers;
+        ASSERT_TRUE(p.plan.workspace_bytes == 0 || in_registers);
         double *on_the_way = results_of(&p, &count);
         problem_reset(&p);
         p.desc.options.expected_rows = ways[1];
@@ -204,8 +209,9 @@ TEST(formats_gpu, both_ways_have_the_same_bits) {
         free(decoded_first);
         problem_release(&p);
     }
-    ASSERT_TRUE(compared > 0 && first > 0);
-    printf("%ld results of the same bits, %ld products decoded first\n", (long)compared, (long)first);
+    ASSERT_TRUE(compared > 0 && first > 0 && weights > 0);
+    printf("%ld results of the same bits, %ld products decoded first, weights of %ld in registers\n", (long)compared,
+           (long)first, (long)weights);
 }
 
 /* ---- operands that the test lays out itself --------------------------------------------------------------------------- */
@@ -272,15 +278,16 @@ static int first_elements(int way, tegroup_dtype one, tegroup_tensor b, int64_t 
 
 static int same_float(float x, float y) { return (x != x && y != y) || memcmp(&x, &y, 4) == 0; }
 
-/* Every code of FP8, in rows that are aligned and in rows that are not, beside BF16 and F16: what the format says. */
+/* Every code of FP8, in rows that are aligned and in rows that are not, or long enough for E4M3 to be decoded in registers,
+ * beside BF16 and F16: what the format says. */
 TEST(formats_gpu, every_code) {
     if (!portable_here()) return;
     for (int e5m2 = 0; e5m2 < 2; e5m2++)
-        for (int64_t k = 1; k <= 16; k += 15)
+        for (int64_t k = 1; k <= 64; k = k == 1 ? 16 : 4 * k)
             for (int turn = 0; turn < 4; turn++) {
                 const int f16 = turn % 2, way = turn / 2;
                 const tegroup_dtype type = e5m2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
-                unsigned char codes[256 * 16] = {0};
+                unsigned char codes[256 * 64] = {0};
                 const float scale = 1;
                 float got[256];
                 for (int code = 0; code < 256; code++) codes[code * k] = (unsigned char)code;
@@ -338,14 +345,15 @@ TEST(formats_gpu, every_code_and_scale) {
 
 /* ---- sizes that change, and lie --------------------------------------------------------------------------------------- */
 
-enum { GROUPS = 3, ROWS = 300, N = 136, K = 200 };
+enum { GROUPS = 3, ROWS = 300, N = 136 };
 
-/* Rows of E4M3 with a scale each, times weights of E5M2 in blocks of 128 x 128, both as the test drew them. */
-static double row_times_weight(const unsigned char *x, const float *x_scale, const unsigned char *w, const float *w_scale, int row, int g, int j, double *size) {
+/* Rows of E4M3 with a scale each, times weights in blocks of 128 x 128, both as the test drew them. */
+static double row_times_weight(const unsigned char *x, const float *x_scale, const unsigned char *w, const float *w_scale, tegroup_dtype type, int K, int row, int g, int j,
+                               double *size) {
     double sum = 0;
     *size = 0;
     for (int q = 0; q < K; q++) {
-        const double term = decode_small(TEGROUP_DTYPE_F8E4M3, x[row * K + q]) * x_scale[row] * decode_small(TEGROUP_DTYPE_F8E5M2, w[(g * N + j) * K + q])
+        const double term = decode_small(TEGROUP_DTYPE_F8E4M3, x[row * K + q]) * x_scale[row] * decode_small(type, w[(g * N + j) * K + q])
                           * w_scale[(g * 2 + j / 128) * 4 + q / 128];
         sum += term;
         *size += fabs(term);
@@ -354,17 +362,20 @@ static double row_times_weight(const unsigned char *x, const float *x_scale, con
 }
 
 /* One graph of prepare and product, replayed with 100 arrays of sizes. In one of them one leads out of the buffer and one is
- * negative: what is written lies within D all the same, and the group before them is right. */
+ * negative: what is written lies within D all the same, and the group before them is right. way: one of ways, by which
+ * weights of E5M2 are decoded on the way or first; 2: those of E4M3, in registers. */
 static void sizes_of_a_graph(int way) {
+    const tegroup_dtype type = way == 2 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E5M2;
+    const int K = way == 2 ? 192 : 200;
     static const int64_t counts[][GROUPS] = {{140, 0, 60}, {10, 255, 35}, {0, 0, 0}, {129, 1, 100}, {50, INT64_MAX, -7}};
     enum { GIVEN = sizeof counts / sizeof *counts, BAD = GIVEN - 1, TURNS = 100 }; /* the others are drawn */
     rng r = rng_seed(4711);
-    unsigned char *x = (unsigned char *)malloc(ROWS * K), *w = (unsigned char *)malloc(GROUPS * N * K);
+    unsigned char *x = (unsigned char *)malloc((size_t)ROWS * K), *w = (unsigned char *)malloc((size_t)GROUPS * N * K);
     float x_scale[ROWS], w_scale[GROUPS * 2 * 4];
     const size_t d_bytes = (size_t)ROWS * N * 4;
     float *got = (float *)malloc(d_bytes + 2 * GUARD_BYTES), *const inside = got + GUARD_BYTES / 4;
     for (int i = 0; i < ROWS * K; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
-    for (int i = 0; i < GROUPS * N * K; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E5M2, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * N * K; i++) w[i] = (unsigned char)nearest_small(type, 4 * rng_unit(&r) - 2);
     for (int i = 0; i < ROWS; i++) x_scale[i] = (float)exp2(6 * rng_unit(&r) - 3);
     for (int i = 0; i < GROUPS * 2 * 4; i++) w_scale[i] = (float)exp2(6 * rng_unit(&r) - 3);
     x[3 * K + 77] = 0x7f; /* a NaN in row 3, and nowhere else */
@@ -378,17 +389,18 @@ static void sizes_of_a_graph(int way) {
     MUST(cudaMalloc(&snapshot, layout.total_bytes));
     MUST(cudaMalloc((void **)&d, d_bytes + 2 * GUARD_BYTES));
     rows.snapshot = snapshot;
-    tegroup_gemm_desc desc = forward_of(tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, ROWS * K)),
-                                        tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F8E5M2, up_to_device(w, GROUPS * N * K)),
+    tegroup_gemm_desc desc = forward_of(tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, (size_t)ROWS * K)),
+                                        tegroup_tensor_uniform(GROUPS, N, K, type, up_to_device(w, (size_t)GROUPS * N * K)),
                                         tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d + GUARD_BYTES));
     desc.a.scaling = TEGROUP_SCALING_ROW;
     desc.a.scale_inv = up_to_device(x_scale, sizeof x_scale);
     desc.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
     desc.b.scale_inv = up_to_device(w_scale, sizeof w_scale);
     tegroup_plan plan;
-    desc.options.expected_rows = ways[way];
+    desc.options.expected_rows = ways[way % 2];
     ASSERT_EQ(planned(&desc, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.workspace_bytes > 0, way == 1);
+    ASSERT_EQ(portable_decodes_weights(&plan), way == 2);
+    ASSERT_EQ(plan.workspace_bytes > 0, way > 0);
     tegroup_gemm_desc lost = desc; /* scales that are not on the device */
     lost.options.check_level = TEGROUP_CHECK_DEEP;
     lost.a.scale_inv = x_scale;
@@ -425,7 +437,7 @@ static void sizes_of_a_graph(int way) {
             for (int64_t i = 0; i < sizes[g]; i++, row++)
                 for (int j = turn < GIVEN ? 0 : turn % 17; j < N; j += turn < GIVEN ? 1 : 17) {
                     double size;
-                    const double want = row_times_weight(x, x_scale, w, w_scale, row, g, j, &size), have = inside[row * N + j];
+                    const double want = row_times_weight(x, x_scale, w, w_scale, type, K, row, g, j, &size), have = inside[row * N + j];
                     ASSERT_TRUE(row == 3 ? have != have : fabs(have - want) <= (K + 8) * 0x1p-23 * size);
                 }
         for (size_t i = (size_t)row * N; turn != BAD && i < (size_t)ROWS * N; i++) ASSERT_TRUE(inside[i] != inside[i]); /* as it was */
@@ -440,5 +452,6 @@ static void sizes_of_a_graph(int way) {
 }
 TEST(formats_gpu, sizes_of_a_graph) { if (portable_here()) sizes_of_a_graph(0); }
 TEST(formats_gpu, sizes_of_a_graph_decoded_first) { if (portable_here()) sizes_of_a_graph(1); }
+TEST(formats_gpu, sizes_of_a_graph_weights_in_registers) { if (portable_here()) sizes_of_a_graph(2); }
 
 TEST_MAIN()

@@ -116,7 +116,8 @@ TEST(teeth, quantised_products) {
         problem p;
         quantised q[2];
         if (!goes(fa, fb, ops[i / SCALINGS % 3])) continue;
-        quantised_for_sm90 = i / SCALINGS / 6 % 2 * (fb->scale == TEGROUP_DTYPE_F32 ? 1 : 3); /* of several blocks */
+        const int whole_steps = fb->scale != TEGROUP_DTYPE_F32 || i / SCALINGS / 12 % 2;
+        quantised_for_sm90 = i / SCALINGS / 6 % 2 * (whole_steps ? 3 : 1); /* of several blocks */
         quantised_problem(&p, &r, fa, fb, ops[i / SCALINGS % 3], q, 1);
         quantised_for_sm90 = 0;
         const tegroup_tensor *of[] = {&p.desc.a, &p.desc.b, &p.desc.c, &p.desc.d, &p.desc.bias};
