@@ -116,8 +116,8 @@ TEST(teeth, quantised_products) {
         problem p;
         quantised q[2];
         if (!goes(fa, fb, ops[i / SCALINGS % 3])) continue;
-        const int whole_steps = fb->scale != TEGROUP_DTYPE_F32 || i / SCALINGS / 12 % 2;
-        quantised_for_sm90 = i / SCALINGS / 6 % 2 * (whole_steps ? 3 : 1); /* of several blocks */
+        const int first = i / SCALINGS / 3 % 2; /* decoded first, else in registers or on the way */
+        quantised_for_sm90 = i / SCALINGS / 6 % 2 * (fb->scale == TEGROUP_DTYPE_F32 && first ? 1 : 3); /* of several blocks */
         quantised_problem(&p, &r, fa, fb, ops[i / SCALINGS % 3], q, 1);
         quantised_for_sm90 = 0;
         const tegroup_tensor *of[] = {&p.desc.a, &p.desc.b, &p.desc.c, &p.desc.d, &p.desc.bias};
@@ -128,7 +128,7 @@ TEST(teeth, quantised_products) {
             continue;
         }
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
-        p.desc.options.expected_rows = i / SCALINGS / 3 % 2 ? INT64_MAX / 2 : 1; /* decoded first, or on the way */
+        p.desc.options.expected_rows = first ? INT64_MAX / 2 : 1;
         problem_reference(&p);
         ASSERT_EQ(run_by_tile(&p, -1), TEGROUP_OK);
         ran++;
