@@ -9802,9 +9802,9 @@ enum {
     TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
     TEGROUP_IMPL_DECODE_AT_ONCE = 4, /* lines of which a lane loads its part before it decodes the first */
-    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
-    TEGROUP_IMPL_DECODE_SQUARE = 64,
-    TEGROUP_IMPL_DECODE_SQUARES = 16
+    /* A tile of lines that are columns: so many rows, a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_TALL = 1024,
+    TEGROUP_IMPL_DECODE_SQUARE = 64
 };
 
 /* A tile of an operand. */
@@ -9838,14 +9838,11 @@ typedef struct tegroup_impl_decode_counts {
 } tegroup_impl_decode_counts;
 static __device__ __forceinline__ tegroup_impl_decode_counts tegroup_impl_decode_counts_of(tegroup_impl_sides sides,
                                                                                            bool turned) {
-    constexpr int64_t TALL = TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES;
     tegroup_impl_decode_counts counts;
-    counts.down =
-        (int32_t)(turned ? (uint64_t)(sides.rows + TALL - 1) / TALL
-                         : (uint64_t)(sides.rows + TEGROUP_IMPL_DECODE_LINES - 1) / TEGROUP_IMPL_DECODE_LINES);
-    counts.across =
-        (int32_t)(turned ? (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_SQUARE - 1) / TEGROUP_IMPL_DECODE_SQUARE
-                         : (uint64_t)(sides.cols + TEGROUP_IMPL_DECODE_ALONG - 1) / TEGROUP_IMPL_DECODE_ALONG);
+    counts.down = (int32_t)(turned ? tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_DECODE_TALL)
+                                   : tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_DECODE_LINES));
+    counts.across = (int32_t)(turned ? tegroup_impl_ceil_div(sides.cols, TEGROUP_IMPL_DECODE_SQUARE)
+                                     : tegroup_impl_ceil_div(sides.cols, TEGROUP_IMPL_DECODE_ALONG));
     return counts;
 }
 
@@ -9908,8 +9905,7 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
         tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
         tile->operand = operand;
         tile->turned = turned;
-        tile->row = (int64_t)(number / across)
-                    * (turned ? TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES : TEGROUP_IMPL_DECODE_LINES);
+        tile->row = (int64_t)(number / across) * (turned ? TEGROUP_IMPL_DECODE_TALL : TEGROUP_IMPL_DECODE_LINES);
         tile->col = (int64_t)(number % across) * (turned ? TEGROUP_IMPL_DECODE_SQUARE : TEGROUP_IMPL_DECODE_ALONG);
         tile->rows = sides.rows;
         tile->cols = sides.cols;
@@ -10072,8 +10068,7 @@ static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
     const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.col + mine,
-                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const int64_t col = tile.col + mine, end = tegroup_impl_min(tile.row + TEGROUP_IMPL_DECODE_TALL, tile.rows);
     const auto rows_at = [&](int64_t row) {
         return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
     };
@@ -11940,7 +11935,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_promoted_work(const
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, true> walk;
     __shared__ tegroup_impl_gpu_tile tile;
     __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ float factors[2][128];
+    __shared__ float factors[2][decltype(BLOCK::factors)::LINES];
     BLOCK block(ring);
     if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(scaled.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     if (threadIdx.x < 32) walk.begin(call);
@@ -11967,14 +11962,14 @@ static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_block<OP
 #endif
 }
 
-template <typename BLOCK>
-static __global__ void __launch_bounds__(BLOCK::THREADS, 3)
+/* Three blocks a multiprocessor: two leave too few bytes on their way, and four have too few registers. */
+static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_weights_block::THREADS, 3)
     tegroup_impl_portable_promoted_weights_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                                   const __grid_constant__ tegroup_impl_portable_scaled scaled) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_promoted_work<BLOCK>(call, scaled);
+    tegroup_impl_portable_promoted_work<tegroup_impl_portable_promoted_weights_block>(call, scaled);
 #endif
 }
 
@@ -12124,7 +12119,7 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
             plan->tile_m = block::TILE_M;
             plan->tile_n = block::TILE_N;
             plan->tile_k = block::TILE_K;
-            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel<block>,
+            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel,
                                               block::THREADS, block::SHARED_BYTES, error);
         }
         plan->tile_m = fours::TILE_M;

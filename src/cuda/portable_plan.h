@@ -157,7 +157,7 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
             plan->tile_m = block::TILE_M;
             plan->tile_n = block::TILE_N;
             plan->tile_k = block::TILE_K;
-            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel<block>,
+            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel,
                                               block::THREADS, block::SHARED_BYTES, error);
         }
         plan->tile_m = fours::TILE_M;

@@ -125,7 +125,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_promoted_work(const
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, true> walk;
     __shared__ tegroup_impl_gpu_tile tile;
     __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ float factors[2][128];
+    __shared__ float factors[2][decltype(BLOCK::factors)::LINES];
     BLOCK block(ring);
     if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(scaled.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     if (threadIdx.x < 32) walk.begin(call);
@@ -152,14 +152,14 @@ static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_block<OP
 #endif
 }
 
-template <typename BLOCK>
-static __global__ void __launch_bounds__(BLOCK::THREADS, 3)
+/* Three blocks a multiprocessor: two leave too few bytes on their way, and four have too few registers. */
+static __global__ void __launch_bounds__(tegroup_impl_portable_promoted_weights_block::THREADS, 3)
     tegroup_impl_portable_promoted_weights_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                                   const __grid_constant__ tegroup_impl_portable_scaled scaled) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_promoted_work<BLOCK>(call, scaled);
+    tegroup_impl_portable_promoted_work<tegroup_impl_portable_promoted_weights_block>(call, scaled);
 #endif
 }
 
