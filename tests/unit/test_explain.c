@@ -815,6 +815,68 @@ TEST(explain, hopper_holds_weights) {
     }
 }
 
+/* Where PORTABLE decodes operands, all of which are quantised: each row changes one thing. Without workspace it is on the way,
+ * with room for A alone weights are decoded in registers, and with room for both they are decoded first. */
+TEST(explain, portable_holds_weights) {
+    enum { ON_THE_WAY, REGISTERS, FIRST };
+    static const struct { const char *what; int where; } rows[] = {
+        {"as it is", REGISTERS}, {"a scale a tensor", REGISTERS}, {"a scale a row", REGISTERS}, {"1x128", REGISTERS},
+        {"MXFP8", REGISTERS}, {"NVFP4", REGISTERS}, {"scales of BF16", REGISTERS}, {"strides of scales", REGISTERS},
+        {"odd ld", REGISTERS}, {"F32 results", REGISTERS}, {"accumulate", REGISTERS},
+        {"dgrad by the transposed copy", REGISTERS}, {"128 rows a group", REGISTERS}, {"256 rows beside NVFP4", REGISTERS},
+        {"dgrad", FIRST}, {"E5M2", FIRST}, {"k of 96", FIRST}, {"strides of MXFP8's scales", FIRST}, {"more rows", FIRST},
+        {"more rows beside MXFP8", FIRST}, {"more rows beside NVFP4", FIRST},
+        {"squares of 32", ON_THE_WAY}, {"parts of scales", ON_THE_WAY}, {"one row a group, of E5M2", ON_THE_WAY}};
+    const tegroup_target target = target_of(80, 0, 1u << TEGROUP_BACKEND_PORTABLE);
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        const char *what = rows[i].what;
+        tegroup_gemm_desc d;
+        tegroup_plan plan;
+        tegroup_layout layout;
+        tegroup_error error;
+#define HAS(words) (strstr(what, words) != NULL)
+        const int dgrad = HAS("dgrad"), fp4 = HAS("NVFP4"), mx = HAS("MXFP8");
+        const int64_t n = 128, k = HAS("k of 96") ? 96 : 192;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = dgrad ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.options.backend = TEGROUP_BACKEND_PORTABLE;
+        d.a = tegroup_tensor_of(tegroup_shape_of(4, 12000, k, sizes), dgrad ? n : k,
+                                fp4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3, NULL);
+        d.a.scaling = fp4                    ? TEGROUP_SCALING_NVFP4
+                      : mx                   ? TEGROUP_SCALING_MXFP8
+                      : HAS("tensor")        ? TEGROUP_SCALING_TENSOR
+                      : HAS("scale a row")   ? TEGROUP_SCALING_ROW
+                      : HAS("squares of 32") ? TEGROUP_SCALING_BLOCK_32X32
+                                             : TEGROUP_SCALING_BLOCK_1X128;
+        d.b = tegroup_tensor_uniform(4, n, k, HAS("E5M2") ? TEGROUP_DTYPE_F8E5M2 : d.a.dtype, NULL);
+        d.b.scaling = d.a.scaling == TEGROUP_SCALING_BLOCK_1X128 && !HAS("1x128") ? TEGROUP_SCALING_BLOCK_128X128 : d.a.scaling;
+        d.d = tegroup_tensor_of(tegroup_shape_of(4, 12000, n, sizes), dgrad ? k : n,
+                                HAS("F32") ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16, NULL);
+        if (HAS("transposed")) d.b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+        if (HAS("accumulate")) d.accumulate = 1;
+        if (HAS("odd ld")) d.b.ld = k + 8;
+        if (HAS("strides of")) d.b.scale_outer_stride = 8, d.b.scale_inner_stride = 1;
+        if (HAS("scales of BF16")) d.b.scale_dtype = TEGROUP_DTYPE_BF16;
+        if (HAS("parts")) d.b.scale_parts = 2;
+        d.options.expected_rows = HAS("one row")     ? 4
+                                  : HAS("128 rows")  ? 4 * 128
+                                  : HAS("256 rows")  ? 4 * 256
+                                  : HAS("more rows") ? 4 * (fp4 ? 256 : 128) + 1
+                                                     : 400;
+#undef HAS
+        const tegroup_status status = tegroup_plan_make(&d, &target, &plan, &error);
+        if (status != TEGROUP_OK) fprintf(stderr, "%s: %s %s\n", what, error.field, error.rule);
+        ASSERT_EQ(status, TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
+        const int where = plan.workspace_bytes == 0 ? ON_THE_WAY : layout.items[1].bytes == 0 ? REGISTERS : FIRST;
+        if (where != rows[i].where) fprintf(stderr, "%s\n", what);
+        ASSERT_EQ(where, rows[i].where);
+    }
+}
+
 /* What TMA reads as it is must lie as TMA asks, beside a decoded operand, too. */
 TEST(explain, hopper_refuses_beside_what_it_decodes) {
     const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
