@@ -9801,7 +9801,6 @@ enum {
     /* A tile of lines that are rows: so many, shared by the warps, and columns, 16 for each lane of one. */
     TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_AT_ONCE = 4, /* lines of which a lane loads its part before it decodes the first */
     /* A tile of lines that are columns: so many rows, a square of so many rows and columns at a time. */
     TEGROUP_IMPL_DECODE_TALL = 1024,
     TEGROUP_IMPL_DECODE_SQUARE = 64
@@ -9819,7 +9818,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* ---- scheduling: one warp finds a block's tiles ---- */
 
-/* The walk along the groups of A, and then those of B, of what is decoded: 32 of them, one for each lane. */
+/* The walk along the groups of the operands that are decoded, A's before B's: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
     int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
@@ -9991,11 +9990,11 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
 template <int BITS, bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {
-    constexpr int AT_ONCE = TEGROUP_IMPL_DECODE_AT_ONCE, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
+    constexpr int AT_ONCE = 4, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
     const int32_t lines = (int32_t)tegroup_impl_min(tile.rows - tile.row, TEGROUP_IMPL_DECODE_LINES),
-                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* of few rows all warps have some */
+                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* few rows have several warps, too */
     const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
                   first = tile.row + (int64_t)(threadIdx.x / 32) * each,
                   row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
@@ -10121,9 +10120,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
     const tegroup_gemm_desc &desc = call.call.desc;
     tegroup_impl_decode_walk walk = {0, 0, 0, 0};
     if (threadIdx.x < 32) {
-        walk.from = !tegroup_impl_prepared(call.call) ? 2 * desc.a.shape.groups
-                    : call.to[0]                      ? -32
-                                                      : desc.a.shape.groups - 32;
+        const int32_t groups = desc.a.shape.groups;
+        walk.from = tegroup_impl_prepared(call.call) ? (call.to[0] ? 0 : groups) - 32 : 2 * groups;
         if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     }
     for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
@@ -11528,10 +11526,10 @@ struct tegroup_impl_portable_weights_block {
     static constexpr int TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
     static constexpr int LINE = TILE_K * BITS / 8, CHUNKS_A_LINE = LINE / 16, CODES_BYTES = TILE_N * LINE;
-    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2,
-                         SCALES_BYTES = PROMOTE ? 0 : 512, /* of 128 lines, 4 of each */
-        STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES, PADDED = TILE_N + 8;
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 128;
+    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2, PADDED = TILE_N + 8;
+    static constexpr int SCALES_BYTES = PROMOTE ? 0 : 512; /* of 128 lines, 4 of each */
+    static constexpr int STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES,
+                         SHARED_BYTES = STAGES * STAGE_BYTES + 128;
     static_assert(TILE_M * PADDED * 4 <= STAGES * STAGE_BYTES, "sums are put where the ring was");
 
     uint32_t ring;
@@ -12082,6 +12080,14 @@ static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, cons
     if (code == cudaSuccess) code = tegroup_impl_planned(plan, kernel, threads, shared, INT32_MAX);
     return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
 }
+template <typename BLOCK>
+static inline tegroup_status tegroup_impl_portable_take_block(tegroup_plan *plan, const void *kernel,
+                                                              tegroup_error *error) {
+    plan->tile_m = BLOCK::TILE_M;
+    plan->tile_n = BLOCK::TILE_N;
+    plan->tile_k = BLOCK::TILE_K;
+    return tegroup_impl_portable_take(plan, kernel, BLOCK::THREADS, BLOCK::SHARED_BYTES, error);
+}
 static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, const tegroup_impl_portable_row *row,
                                                             tegroup_error *error) {
     plan->tile_m = row->tile_m;
@@ -12111,26 +12117,20 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_portable_plans_weights(plan)) {
-        typedef tegroup_impl_portable_weights_block<8, false> eights;
-        typedef tegroup_impl_portable_weights_block<4, false> fours;
-        const int four = tegroup_impl_bits(p->b) == 4;
-        if (!tegroup_impl_scales_values(p)) {
-            typedef tegroup_impl_portable_promoted_weights_block block;
-            plan->tile_m = block::TILE_M;
-            plan->tile_n = block::TILE_N;
-            plan->tile_k = block::TILE_K;
-            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel,
-                                              block::THREADS, block::SHARED_BYTES, error);
-        }
-        plan->tile_m = fours::TILE_M;
-        plan->tile_n = fours::TILE_N;
-        plan->tile_k = fours::TILE_K;
-        return tegroup_impl_portable_take(plan,
-                                          !four ? (const void *)tegroup_impl_portable_weights_kernel<8, false>
-                                          : p->b_scaling == TEGROUP_SCALING_MXFP4
-                                              ? (const void *)tegroup_impl_portable_weights_kernel<4, false>
-                                              : (const void *)tegroup_impl_portable_weights_kernel<4, true>,
-                                          fours::THREADS, four ? fours::SHARED_BYTES : eights::SHARED_BYTES, error);
+        typedef tegroup_impl_portable_weights_block<8, false> mxfp8;
+        typedef tegroup_impl_portable_weights_block<4, false> mxfp4;
+        typedef tegroup_impl_portable_weights_block<4, true> nvfp4;
+        if (!tegroup_impl_scales_values(p))
+            return tegroup_impl_portable_take_block<tegroup_impl_portable_promoted_weights_block>(
+                plan, (const void *)tegroup_impl_portable_promoted_weights_kernel, error);
+        if (tegroup_impl_bits(p->b) == 8)
+            return tegroup_impl_portable_take_block<mxfp8>(
+                plan, (const void *)tegroup_impl_portable_weights_kernel<8, false>, error);
+        if (p->b_scaling == TEGROUP_SCALING_MXFP4)
+            return tegroup_impl_portable_take_block<mxfp4>(
+                plan, (const void *)tegroup_impl_portable_weights_kernel<4, false>, error);
+        return tegroup_impl_portable_take_block<nvfp4>(
+            plan, (const void *)tegroup_impl_portable_weights_kernel<4, true>, error);
     }
     if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
         typedef tegroup_impl_formats_block<false> block;
@@ -12142,18 +12142,13 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                                               : (const void *)tegroup_impl_portable_formats_kernel<true>,
                                           block::THREADS, block::SHARED_BYTES, error);
     }
-    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p)) {
-        typedef tegroup_impl_portable_promoted_block<1> block;
-        plan->tile_m = block::TILE_M;
-        plan->tile_n = block::TILE_N;
-        plan->tile_k = block::TILE_K;
-        return tegroup_impl_portable_take(plan,
-                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
-                                          : p->op == TEGROUP_OP_DGRAD
-                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
-                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
-                                          block::THREADS, block::SHARED_BYTES, error);
-    }
+    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p))
+        return tegroup_impl_portable_take_block<tegroup_impl_portable_promoted_block<1>>(
+            plan,
+            forward                     ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
+            : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
+                                        : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
+            error);
 #endif
     if (p->a == TEGROUP_DTYPE_F32) {
         const int mixed = p->b != TEGROUP_DTYPE_F32;

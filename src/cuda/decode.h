@@ -40,7 +40,6 @@ enum {
     /* A tile of lines that are rows: so many, shared by the warps, and columns, 16 for each lane of one. */
     TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
-    TEGROUP_IMPL_DECODE_AT_ONCE = 4, /* lines of which a lane loads its part before it decodes the first */
     /* A tile of lines that are columns: so many rows, a square of so many rows and columns at a time. */
     TEGROUP_IMPL_DECODE_TALL = 1024,
     TEGROUP_IMPL_DECODE_SQUARE = 64
@@ -58,7 +57,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* ---- scheduling: one warp finds a block's tiles ---- */
 
-/* The walk along the groups of A, and then those of B, of what is decoded: 32 of them, one for each lane. */
+/* The walk along the groups of the operands that are decoded, A's before B's: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
     int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
@@ -230,11 +229,11 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
 template <int BITS, bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {
-    constexpr int AT_ONCE = TEGROUP_IMPL_DECODE_AT_ONCE, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
+    constexpr int AT_ONCE = 4, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
     const int32_t lines = (int32_t)tegroup_impl_min(tile.rows - tile.row, TEGROUP_IMPL_DECODE_LINES),
-                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* of few rows all warps have some */
+                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* few rows have several warps, too */
     const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
                   first = tile.row + (int64_t)(threadIdx.x / 32) * each,
                   row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
@@ -360,9 +359,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
     const tegroup_gemm_desc &desc = call.call.desc;
     tegroup_impl_decode_walk walk = {0, 0, 0, 0};
     if (threadIdx.x < 32) {
-        walk.from = !tegroup_impl_prepared(call.call) ? 2 * desc.a.shape.groups
-                    : call.to[0]                      ? -32
-                                                      : desc.a.shape.groups - 32;
+        const int32_t groups = desc.a.shape.groups;
+        walk.from = tegroup_impl_prepared(call.call) ? (call.to[0] ? 0 : groups) - 32 : 2 * groups;
         if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
     }
     for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;

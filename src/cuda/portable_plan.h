@@ -120,6 +120,14 @@ static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, cons
     if (code == cudaSuccess) code = tegroup_impl_planned(plan, kernel, threads, shared, INT32_MAX);
     return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
 }
+template <typename BLOCK>
+static inline tegroup_status tegroup_impl_portable_take_block(tegroup_plan *plan, const void *kernel,
+                                                              tegroup_error *error) {
+    plan->tile_m = BLOCK::TILE_M;
+    plan->tile_n = BLOCK::TILE_N;
+    plan->tile_k = BLOCK::TILE_K;
+    return tegroup_impl_portable_take(plan, kernel, BLOCK::THREADS, BLOCK::SHARED_BYTES, error);
+}
 static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, const tegroup_impl_portable_row *row,
                                                             tegroup_error *error) {
     plan->tile_m = row->tile_m;
@@ -149,26 +157,20 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     int limit = 0;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_portable_plans_weights(plan)) {
-        typedef tegroup_impl_portable_weights_block<8, false> eights;
-        typedef tegroup_impl_portable_weights_block<4, false> fours;
-        const int four = tegroup_impl_bits(p->b) == 4;
-        if (!tegroup_impl_scales_values(p)) {
-            typedef tegroup_impl_portable_promoted_weights_block block;
-            plan->tile_m = block::TILE_M;
-            plan->tile_n = block::TILE_N;
-            plan->tile_k = block::TILE_K;
-            return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_promoted_weights_kernel,
-                                              block::THREADS, block::SHARED_BYTES, error);
-        }
-        plan->tile_m = fours::TILE_M;
-        plan->tile_n = fours::TILE_N;
-        plan->tile_k = fours::TILE_K;
-        return tegroup_impl_portable_take(plan,
-                                          !four ? (const void *)tegroup_impl_portable_weights_kernel<8, false>
-                                          : p->b_scaling == TEGROUP_SCALING_MXFP4
-                                              ? (const void *)tegroup_impl_portable_weights_kernel<4, false>
-                                              : (const void *)tegroup_impl_portable_weights_kernel<4, true>,
-                                          fours::THREADS, four ? fours::SHARED_BYTES : eights::SHARED_BYTES, error);
+        typedef tegroup_impl_portable_weights_block<8, false> mxfp8;
+        typedef tegroup_impl_portable_weights_block<4, false> mxfp4;
+        typedef tegroup_impl_portable_weights_block<4, true> nvfp4;
+        if (!tegroup_impl_scales_values(p))
+            return tegroup_impl_portable_take_block<tegroup_impl_portable_promoted_weights_block>(
+                plan, (const void *)tegroup_impl_portable_promoted_weights_kernel, error);
+        if (tegroup_impl_bits(p->b) == 8)
+            return tegroup_impl_portable_take_block<mxfp8>(
+                plan, (const void *)tegroup_impl_portable_weights_kernel<8, false>, error);
+        if (p->b_scaling == TEGROUP_SCALING_MXFP4)
+            return tegroup_impl_portable_take_block<mxfp4>(
+                plan, (const void *)tegroup_impl_portable_weights_kernel<4, false>, error);
+        return tegroup_impl_portable_take_block<nvfp4>(
+            plan, (const void *)tegroup_impl_portable_weights_kernel<4, true>, error);
     }
     if (tegroup_impl_quantised(p) && !tegroup_impl_portable_decoded(plan)) {
         typedef tegroup_impl_formats_block<false> block;
@@ -180,18 +182,13 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                                               : (const void *)tegroup_impl_portable_formats_kernel<true>,
                                           block::THREADS, block::SHARED_BYTES, error);
     }
-    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p)) {
-        typedef tegroup_impl_portable_promoted_block<1> block;
-        plan->tile_m = block::TILE_M;
-        plan->tile_n = block::TILE_N;
-        plan->tile_k = block::TILE_K;
-        return tegroup_impl_portable_take(plan,
-                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
-                                          : p->op == TEGROUP_OP_DGRAD
-                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
-                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
-                                          block::THREADS, block::SHARED_BYTES, error);
-    }
+    if (tegroup_impl_quantised(p) && !tegroup_impl_scales_values(p))
+        return tegroup_impl_portable_take_block<tegroup_impl_portable_promoted_block<1>>(
+            plan,
+            forward                     ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_promoted_kernel<1>)
+            : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_promoted_kernel<2>)
+                                        : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_promoted_kernel<3>),
+            error);
 #endif
     if (p->a == TEGROUP_DTYPE_F32) {
         const int mixed = p->b != TEGROUP_DTYPE_F32;

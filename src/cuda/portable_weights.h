@@ -45,10 +45,10 @@ struct tegroup_impl_portable_weights_block {
     static constexpr int TILE_N = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 128, STAGES = 4;
     static constexpr int MI = 2, NI = TILE_M / 8; /* a warp has 32 lines of weights, and all rows */
     static constexpr int LINE = TILE_K * BITS / 8, CHUNKS_A_LINE = LINE / 16, CODES_BYTES = TILE_N * LINE;
-    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2,
-                         SCALES_BYTES = PROMOTE ? 0 : 512, /* of 128 lines, 4 of each */
-        STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES, PADDED = TILE_N + 8;
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 128;
+    static constexpr int ROWS_BYTES = TILE_M * TILE_K * 2, PADDED = TILE_N + 8;
+    static constexpr int SCALES_BYTES = PROMOTE ? 0 : 512; /* of 128 lines, 4 of each */
+    static constexpr int STAGE_BYTES = ROWS_BYTES + CODES_BYTES + SCALES_BYTES,
+                         SHARED_BYTES = STAGES * STAGE_BYTES + 128;
     static_assert(TILE_M * PADDED * 4 <= STAGES * STAGE_BYTES, "sums are put where the ring was");
 
     uint32_t ring;

@@ -65,7 +65,7 @@ TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
     magnitude = u & 0x7fffffffffffffffull;
     exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
 #if !defined(__CUDA_ARCH__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
-    if (exponent > 0 && exponent < 254) { /* a normal result: the processor rounds it, whatever it was told */
+    if (exponent > 0 && exponent < 254) { /* normal: no mode of the processor makes it zero */
         const uint32_t bits = (uint32_t)(magnitude >> 29) - ((uint32_t)(1023 - 127) << 23);
         return to_odd ? tegroup_impl_f32_of_bits(sign | bits | ((magnitude & 0x1fffffffu) != 0)) : (float)x;
     }

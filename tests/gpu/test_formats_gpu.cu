@@ -169,8 +169,8 @@ TEST(formats_gpu, weights_in_registers) {
     ASSERT_TRUE(totals.weights * 6 > totals.problems);
 }
 
-/* Products with scales of F32 have the same bits wherever operands are decoded: first, and in registers or on the way to
- * shared memory. */
+/* Products with scales of F32 have the same bits wherever operands are decoded: first, and in registers or on the way
+ * to shared memory. */
 TEST(formats_gpu, all_ways_have_the_same_bits) {
     int64_t compared = 0, first = 0, weights = 0;
     if (!portable_here()) return;
@@ -185,7 +185,7 @@ TEST(formats_gpu, all_ways_have_the_same_bits) {
         int64_t count, again;
         memset(q, 0, sizeof q);
         if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
-        quantised_for_sm90 = i % 2 ? fb != NULL && i % 4 == 1 ? 3 : 1 : 0; /* of several blocks */
+        quantised_for_sm90 = i % 2 == 0 ? 0 : i % 4 == 1 && fb != NULL ? 3 : 1; /* of several blocks */
         quantised_problem(&p, &r, fa, fb, op, q, 1);
         quantised_for_sm90 = 0;
         p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
@@ -194,18 +194,18 @@ TEST(formats_gpu, all_ways_have_the_same_bits) {
         const int in_registers = portable_decodes_weights(&p.plan);
         weights += in_registers;
         ASSERT_TRUE(p.plan.workspace_bytes == 0 || in_registers);
-        double *on_the_way = results_of(&p, &count);
+        double *not_first = results_of(&p, &count);
         problem_reset(&p);
         p.desc.options.expected_rows = ways[1];
         ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
         first += p.plan.workspace_bytes > 0;
         double *decoded_first = results_of(&p, &again);
         ASSERT_EQ(count, again);
-        const int same = memcmp(on_the_way, decoded_first, (size_t)count * 8) == 0;
+        const int same = memcmp(not_first, decoded_first, (size_t)count * 8) == 0;
         if (!same) say("other bits", &p, fa, fb, q, 99000000u + (uint64_t)i);
         ASSERT_TRUE(same);
         compared += count;
-        free(on_the_way);
+        free(not_first);
         free(decoded_first);
         problem_release(&p);
     }
@@ -278,13 +278,14 @@ static int first_elements(int way, tegroup_dtype one, tegroup_tensor b, int64_t 
 
 static int same_float(float x, float y) { return (x != x && y != y) || memcmp(&x, &y, 4) == 0; }
 
-/* Every code of FP8, in rows that are aligned and in rows that are not, or long enough for E4M3 to be decoded in registers,
- * beside BF16 and F16: what the format says. */
+/* Every code of FP8, in rows that are aligned, in rows that are not, and in rows that are long enough for E4M3 to be
+ * decoded in registers, beside BF16 and F16: what the format says. */
 TEST(formats_gpu, every_code) {
     if (!portable_here()) return;
     for (int e5m2 = 0; e5m2 < 2; e5m2++)
-        for (int64_t k = 1; k <= 64; k = k == 1 ? 16 : 4 * k)
+        for (int width = 0; width < 3; width++)
             for (int turn = 0; turn < 4; turn++) {
+                const int64_t k = width == 0 ? 1 : width == 1 ? 16 : 64;
                 const int f16 = turn % 2, way = turn / 2;
                 const tegroup_dtype type = e5m2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
                 unsigned char codes[256 * 64] = {0};
@@ -348,13 +349,13 @@ TEST(formats_gpu, every_code_and_scale) {
 enum { GROUPS = 3, ROWS = 300, N = 136 };
 
 /* Rows of E4M3 with a scale each, times weights in blocks of 128 x 128, both as the test drew them. */
-static double row_times_weight(const unsigned char *x, const float *x_scale, const unsigned char *w, const float *w_scale, tegroup_dtype type, int K, int row, int g, int j,
-                               double *size) {
+static double row_times_weight(const unsigned char *x, const float *x_scale, const unsigned char *w,
+                               const float *w_scale, tegroup_dtype type, int K, int row, int g, int j, double *size) {
     double sum = 0;
     *size = 0;
     for (int q = 0; q < K; q++) {
-        const double term = decode_small(TEGROUP_DTYPE_F8E4M3, x[row * K + q]) * x_scale[row] * decode_small(type, w[(g * N + j) * K + q])
-                          * w_scale[(g * 2 + j / 128) * 4 + q / 128];
+        const double term = decode_small(TEGROUP_DTYPE_F8E4M3, x[row * K + q]) * x_scale[row]
+                          * decode_small(type, w[(g * N + j) * K + q]) * w_scale[(g * 2 + j / 128) * 4 + q / 128];
         sum += term;
         *size += fabs(term);
     }
@@ -389,8 +390,9 @@ static void sizes_of_a_graph(int way) {
     MUST(cudaMalloc(&snapshot, layout.total_bytes));
     MUST(cudaMalloc((void **)&d, d_bytes + 2 * GUARD_BYTES));
     rows.snapshot = snapshot;
-    tegroup_gemm_desc desc = forward_of(tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, (size_t)ROWS * K)),
-                                        tegroup_tensor_uniform(GROUPS, N, K, type, up_to_device(w, (size_t)GROUPS * N * K)),
+    void *const x_there = up_to_device(x, (size_t)ROWS * K), *const w_there = up_to_device(w, (size_t)GROUPS * N * K);
+    tegroup_gemm_desc desc = forward_of(tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, x_there),
+                                        tegroup_tensor_uniform(GROUPS, N, K, type, w_there),
                                         tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d + GUARD_BYTES));
     desc.a.scaling = TEGROUP_SCALING_ROW;
     desc.a.scale_inv = up_to_device(x_scale, sizeof x_scale);
@@ -437,7 +439,8 @@ static void sizes_of_a_graph(int way) {
             for (int64_t i = 0; i < sizes[g]; i++, row++)
                 for (int j = turn < GIVEN ? 0 : turn % 17; j < N; j += turn < GIVEN ? 1 : 17) {
                     double size;
-                    const double want = row_times_weight(x, x_scale, w, w_scale, type, K, row, g, j, &size), have = inside[row * N + j];
+                    const double want = row_times_weight(x, x_scale, w, w_scale, type, K, row, g, j, &size),
+                                 have = inside[row * N + j];
                     ASSERT_TRUE(row == 3 ? have != have : fabs(have - want) <= (K + 8) * 0x1p-23 * size);
                 }
         for (size_t i = (size_t)row * N; turn != BAD && i < (size_t)ROWS * N; i++) ASSERT_TRUE(inside[i] != inside[i]); /* as it was */

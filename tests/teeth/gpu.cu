@@ -117,7 +117,8 @@ TEST(teeth, quantised_products) {
         quantised q[2];
         if (!goes(fa, fb, ops[i / SCALINGS % 3])) continue;
         const int first = i / SCALINGS / 3 % 2; /* decoded first, else in registers or on the way */
-        quantised_for_sm90 = i / SCALINGS / 6 % 2 * (fb->scale == TEGROUP_DTYPE_F32 && first ? 1 : 3); /* of several blocks */
+        const int shape = fb->scale == TEGROUP_DTYPE_F32 && first ? 1 : 3; /* of several blocks */
+        quantised_for_sm90 = i / SCALINGS / 6 % 2 * shape;
         quantised_problem(&p, &r, fa, fb, ops[i / SCALINGS % 3], q, 1);
         quantised_for_sm90 = 0;
         const tegroup_tensor *of[] = {&p.desc.a, &p.desc.b, &p.desc.c, &p.desc.d, &p.desc.bias};

@@ -1,7 +1,7 @@
 /* What the unit tests share: random numbers, guarded buffers, conversions of their own, random grouped problems and
  * an FP64 reference. The library is called by problem_prepare, problem_plan, problem_run and gather_copy, and for a snapshot's
- * size; everything else is worked out here. A program that is linked with the library defines TEGROUP_EXTERN before, one
- * that holds it TEGROUP_IMPLEMENTATION. */
+ * size; everything else is worked out here. A program that is linked with the library defines TEGROUP_EXTERN before,
+ * one that holds it TEGROUP_IMPLEMENTATION. */
 #ifndef TEGROUP_TESTS_SUPPORT_H
 #define TEGROUP_TESTS_SUPPORT_H
 
