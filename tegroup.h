@@ -94,60 +94,61 @@
  *   [61] cpu/gemm_kernel.h        CPU GEMM kernel
  *   [62] cpu/quantised.h          CPU GEMM of quantised operands
  *   [63] cpu/lines.h              CPU products of few rows, line by line
- *   [64] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [65] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [66] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [67] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [68] cuda/decoded.h           Operands that are decoded before they are multiplied
- *   [69] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
- *   [70] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [71] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
- *   [72] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [73] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [74] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [75] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [76] gemm/backends.h          The backends, a row of functions each
- *   [77] gemm/verdicts.h          What each backend can do
- *   [78] gemm/plan.h              Explain and plan
- *   [79] cpu/gemm.h               CPU GEMM
- *   [80] gemm/check.h             What a call checks
- *   [81] gemm/run.h               Run
- *   [82] gemm/once.h              One call for a product that runs once
- *   [83] cpu/real.h               Formulas
- *   [84] core/activation_formulas.h Activation formulas
- *   [85] layer/activation.h       Activations
- *   [86] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [87] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
- *   [88] layer/quantize.h         Quantise and dequantise
- *   [89] layer/tune.h             Tune, save and load a plan
- *   [90] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
- *   [91] layer/linear.h           Grouped linear layer: plan and calls
- *   [92] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [93] layer/mlp_plan.h         Grouped MLP: plan
- *   [94] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [95] layer/mlp.h              Grouped MLP: calls
- *   [96] layer/chain_rules.h      Op chain: rules and buffers
- *   [97] layer/chain_ops.h        Op chain: ops as layers
- *   [98] layer/chain_plan.h       Op chain: plan
- *   [99] layer/chain.h            Op chain: calls
- *   [100] gemm/validate_values.h   Validate: values and scales
- *   [101] gemm/validate.h          Validate
- *   [102] gemm/scale_convert.h     Scales in another layout
- *   [103] moe/count.h              Counts of groups
- *   [104] moe/router_scheme.h      Router schemes
- *   [105] moe/router.h             Router
- *   [106] moe/permutation.h        Permutation
- *   [107] moe/permute.h            Permute and combine
- *   [108] moe/export.h             Layouts of other libraries
- *   [109] moe/skew.h               Skew of a routing
- *   [110] moe/layer_formats.h      MoE layer: formats
- *   [111] moe/layer_rules.h        MoE layer: rules
- *   [112] moe/layer_plan.h         MoE layer: plan
- *   [113] moe/layer.h              MoE layer
- *   [114] ep/places.h              Expert parallelism: where rows go
- *   [115] ep/sizes.h               Expert parallelism: sizes
- *   [116] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [117] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [64] cpu/beside.h             CPU products of few rows, lines side by side
+ *   [65] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [66] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [67] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [68] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [69] cuda/decoded.h           Operands that are decoded before they are multiplied
+ *   [70] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
+ *   [71] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [72] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [73] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [74] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [75] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [76] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [77] gemm/backends.h          The backends, a row of functions each
+ *   [78] gemm/verdicts.h          What each backend can do
+ *   [79] gemm/plan.h              Explain and plan
+ *   [80] cpu/gemm.h               CPU GEMM
+ *   [81] gemm/check.h             What a call checks
+ *   [82] gemm/run.h               Run
+ *   [83] gemm/once.h              One call for a product that runs once
+ *   [84] cpu/real.h               Formulas
+ *   [85] core/activation_formulas.h Activation formulas
+ *   [86] layer/activation.h       Activations
+ *   [87] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [88] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [89] layer/quantize.h         Quantise and dequantise
+ *   [90] layer/tune.h             Tune, save and load a plan
+ *   [91] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [92] layer/linear.h           Grouped linear layer: plan and calls
+ *   [93] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [94] layer/mlp_plan.h         Grouped MLP: plan
+ *   [95] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [96] layer/mlp.h              Grouped MLP: calls
+ *   [97] layer/chain_rules.h      Op chain: rules and buffers
+ *   [98] layer/chain_ops.h        Op chain: ops as layers
+ *   [99] layer/chain_plan.h       Op chain: plan
+ *   [100] layer/chain.h            Op chain: calls
+ *   [101] gemm/validate_values.h   Validate: values and scales
+ *   [102] gemm/validate.h          Validate
+ *   [103] gemm/scale_convert.h     Scales in another layout
+ *   [104] moe/count.h              Counts of groups
+ *   [105] moe/router_scheme.h      Router schemes
+ *   [106] moe/router.h             Router
+ *   [107] moe/permutation.h        Permutation
+ *   [108] moe/permute.h            Permute and combine
+ *   [109] moe/export.h             Layouts of other libraries
+ *   [110] moe/skew.h               Skew of a routing
+ *   [111] moe/layer_formats.h      MoE layer: formats
+ *   [112] moe/layer_rules.h        MoE layer: rules
+ *   [113] moe/layer_plan.h         MoE layer: plan
+ *   [114] moe/layer.h              MoE layer
+ *   [115] ep/places.h              Expert parallelism: where rows go
+ *   [116] ep/sizes.h               Expert parallelism: sizes
+ *   [117] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [118] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -7232,11 +7233,12 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 128
+#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
 #define TEGROUP_IMPL_CPU_TILE_N 256
 #define TEGROUP_IMPL_CPU_TILE_K 256
-#define TEGROUP_IMPL_CPU_PANEL_N 32        /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_TILE_M_PADDED 144 /* room for rounding TILE_M up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
+#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
 
 /* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
 #if defined(__AVX512F__)
@@ -7271,11 +7273,14 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
  * room holds. */
 #define TEGROUP_IMPL_FEW 12
 
+/* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
+#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
+#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
-    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,
-            sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
-    return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
+    return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
+           * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
 static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
@@ -7290,6 +7295,21 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
     plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
     plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
+
+/* Asks the second cache for `lines` cache lines. Hardware foresees what a stream reads within a page; lines are many
+ * streams, each soon over, and lines that lie side by side are read a little of each page at a time. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
+#if defined(__GNUC__) || defined(__clang__)
+    int32_t i;
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
+#else
+    (void)at, (void)stride_bytes, (void)lines;
+#endif
+}
+/* The same for so many bytes from `at` on. */
+#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
+#define TEGROUP_IMPL_CPU_AHEAD_K 64 /* of k, from lines side by side that are read to those that are asked for */
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -7377,14 +7397,6 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
                 v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
             } else v[i] = w[i];
     }
-}
-
-/* Asks the second cache for a cache line of each. Hardware foresees what a stream reads within a page; eight lines are
- * eight streams, each soon over. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
-    int32_t i;
-    TEGROUP_IMPL_UNROLL
-    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
 }
 
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
@@ -7508,14 +7520,12 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     return whole;
 }
 #endif
-/* Where nothing is transposed these do nothing. FORESEE asks for so many bytes from `at` on. */
+/* Where nothing is transposed these do nothing. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
-#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
-#define TEGROUP_IMPL_FORESEE(at, bytes) ((void)(at))
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
@@ -7588,9 +7598,15 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
         int64_t at = first + base * stride_line;
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
         if (stride_line == 1 && lines == width)
-            for (kk = 0; kk < k; kk++)
+            for (kk = 0; kk < k; kk++) {
+                /* Behind the last of k the next panel begins. */
+                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                TEGROUP_IMPL_FORESEE((const char *)data
+                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                     width * bytes);
                 for (i = 0; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
+            }
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f32(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f32(dtype))
@@ -7705,9 +7721,15 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
         int64_t at = first + base * stride_line;
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
         if (stride_line == 1 && lines == width)
-            for (kk = 0; kk < k; kk++)
+            for (kk = 0; kk < k; kk++) {
+                /* Behind the last of k the next panel begins. */
+                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                TEGROUP_IMPL_FORESEE((const char *)data
+                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                     width * bytes);
                 for (i = 0; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
+            }
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f64(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f64(dtype))
@@ -8208,7 +8230,90 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
 #define tegroup_impl_cpu_by_lines_f64(desc, p) 0
 #define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
 
-/* ==== [64] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [64] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
+
+/* Lines of B that lie side by side, as those of [in, out] weights and of weights in a dgrad do, are vectors of lines as
+ * they lie. Few rows are multiplied by them at once, and nothing is packed but A. Bits are those of the tile that packs
+ * B: each element of D is one chain of additions over k. */
+#if TEGROUP_IMPL_LINES_ROWS > 1
+enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_LINE_LANES }; /* in a panel's width */
+
+/* sums[rows][`vectors` vectors of lines] += a[k][MICRO_M] * the lines' k elements. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int32_t rows, int32_t vectors,
+                                                       const char *at, int64_t stride_bytes, int32_t k, const float *a,
+                                                       float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8 * TEGROUP_IMPL_LINE_LANES;
+    tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][TEGROUP_IMPL_BESIDE_VECTORS];
+    int32_t kk, r, v;
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (v = 0; v < vectors; v++)
+            s[r][v] = ((const tegroup_impl_lanes *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[v];
+    }
+    for (kk = 0; kk < k; kk++, at += stride_bytes, a += TEGROUP_IMPL_MICRO_M) {
+        TEGROUP_IMPL_FORESEE(at + TEGROUP_IMPL_CPU_AHEAD_K * stride_bytes, vectors * bytes);
+        TEGROUP_IMPL_UNROLL
+        for (v = 0; v < vectors; v++) {
+            const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, at + v * bytes);
+            TEGROUP_IMPL_UNROLL
+            for (r = 0; r < rows; r++) s[r][v] += a[r] * b;
+        }
+    }
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (v = 0; v < vectors; v++) ((tegroup_impl_lanes *)(void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[v] = s[r][v];
+    }
+}
+
+/* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for half of the lines at
+ * a time. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32_t m, const char *at,
+                                                      int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
+                                                      float *sums) {
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS, HALF = VECTORS / 2 };
+    int32_t i, h;
+    for (i = 0; i < m; i += MICRO_M, a += MICRO_M * a_k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
+        const int32_t left = m - i;
+        if (MICRO_M > 6 && left > 6)
+            for (h = 0; h < 2; h++) {
+                const char *from = at + h * HALF * TEGROUP_IMPL_LINE_LANES * (tegroup_impl_bits(dtype) / 8);
+                float *to = sums + h * HALF * TEGROUP_IMPL_LINE_LANES;
+                if (left > 8) tegroup_impl_cpu_beside_typed(dtype, MICRO_M, HALF, from, stride_bytes, k, a, to);
+                else tegroup_impl_cpu_beside_typed(dtype, 8, HALF, from, stride_bytes, k, a, to);
+            }
+        else if (left > 4) tegroup_impl_cpu_beside_typed(dtype, 6, VECTORS, at, stride_bytes, k, a, sums);
+        else if (left > 2) tegroup_impl_cpu_beside_typed(dtype, 4, VECTORS, at, stride_bytes, k, a, sums);
+        else if (left > 1) tegroup_impl_cpu_beside_typed(dtype, 2, VECTORS, at, stride_bytes, k, a, sums);
+        else tegroup_impl_cpu_beside_typed(dtype, 1, VECTORS, at, stride_bytes, k, a, sums);
+    }
+}
+
+/* sums[m][lines] += packed A * `lines` lines of B. Returns k, or 0 where the product is none of these. */
+static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                  int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                                  int32_t k, const float *a, float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
+    const char *at = (const char *)data + first * bytes;
+    if (m > TEGROUP_IMPL_FEW || stride_line != 1 || lines != TEGROUP_IMPL_MICRO_N_f32) return 0;
+    stride_k *= bytes;
+    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, k, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16)
+        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, k, sums);
+#if defined(__F16C__)
+    else if (dtype == TEGROUP_DTYPE_F16)
+        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, k, sums);
+#endif
+    else return 0;
+    return k;
+}
+#else
+#define tegroup_impl_cpu_beside_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, sums) 0
+#endif
+#define tegroup_impl_cpu_beside_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, sums) 0
+
+/* ==== [65] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -8634,7 +8739,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [65] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [66] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -8747,7 +8852,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [66] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [67] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K 64            /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -8862,7 +8967,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [67] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [68] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -8975,7 +9080,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [68] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
+/* ==== [69] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
  * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
@@ -9101,7 +9206,7 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
     if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [69] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
+/* ==== [70] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
@@ -9176,7 +9281,7 @@ static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, teg
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }
 
-/* ==== [70] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [71] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
@@ -9284,7 +9389,7 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
-/* ==== [71] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+/* ==== [72] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
 /* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
  * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D.
@@ -9340,7 +9445,7 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
                         : "by rule: weights are decoded in registers, and groups are long";
 }
 
-/* ==== [72] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [73] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -9459,7 +9564,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [73] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [74] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -9527,7 +9632,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [74] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [75] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
@@ -9599,7 +9704,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                           : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
-/* ==== [75] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [76] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -9955,7 +10060,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [76] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [77] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -10110,7 +10215,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [77] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [78] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -10544,7 +10649,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [78] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [79] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -10817,7 +10922,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [79] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [80] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -10843,13 +10948,12 @@ static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const
     }
 }
 
-/* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
+/* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   float *scratch) {
-    float *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+                                                   int32_t tile_m, float *scratch) {
+    float *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
+    int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
@@ -10858,8 +10962,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
-                                  : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
@@ -10884,6 +10987,10 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
                      ? 0
                      : TEGROUP_IMPL_FEW_f32(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
+                kk = tegroup_impl_cpu_beside_f32(desc->b.dtype, p->b.base,
+                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
+                                                  cols, k, a, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -10969,13 +11076,12 @@ static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const
     }
 }
 
-/* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
+/* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   double *scratch) {
-    double *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+                                                   int32_t tile_m, double *scratch) {
+    double *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
+    int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
@@ -10984,8 +11090,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
-                                  : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));
@@ -11010,6 +11115,10 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
                      ? 0
                      : TEGROUP_IMPL_FEW_f64(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
+                kk = tegroup_impl_cpu_beside_f64(desc->b.dtype, p->b.base,
+                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
+                                                  cols, k, a, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -11092,7 +11201,7 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
 static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
-                                                int32_t thread) {
+                                                int32_t tile_m, int32_t thread) {
     tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
@@ -11104,7 +11213,7 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     for (g = 0; g < groups; g++) {
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
-        int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
+        int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), tile_m) * tiles_n;
         int64_t chunks =
             bias_grad && !p.skip ? tegroup_impl_ceil_div(
                 tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
@@ -11114,9 +11223,9 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
                    * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
-            int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
-            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, (double *)(void *)scratch);
-            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, (float *)(void *)scratch);
+            int64_t i0 = t / tiles_n * tile_m, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
+            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, tile_m, (double *)(void *)scratch);
+            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, tile_m, (float *)(void *)scratch);
         }
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < chunks; t++) {
@@ -11162,11 +11271,28 @@ static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_
     return threads > 1 ? tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views)) : 1;
 }
 
+/* Rows of a tile: fewer where each thread would have so few tall tiles that some threads wait for the others' last. */
+#define TEGROUP_IMPL_CPU_TILES_EACH 8
+static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
+                                                   const tegroup_snapshot_view views[4]) {
+    const int64_t enough = (int64_t)TEGROUP_IMPL_CPU_TILES_EACH * team;
+    int64_t tiles = 0;
+    int32_t g;
+    if (team == 1) return TEGROUP_IMPL_CPU_TILE_M;
+    for (g = 0; g < desc->a.shape.groups && tiles < enough; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
+        if (p.skip || p.m <= 0 || p.n <= 0) continue;
+        tiles +=
+            tegroup_impl_ceil_div(p.m, TEGROUP_IMPL_CPU_TILE_M) * tegroup_impl_ceil_div(p.n, TEGROUP_IMPL_CPU_TILE_N);
+    }
+    return tiles < enough ? TEGROUP_IMPL_CPU_LOW_M : TEGROUP_IMPL_CPU_TILE_M;
+}
+
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     tegroup_gemm_desc read = *desc;
-    int32_t i;
+    int32_t i, team, tile_m;
     const tegroup_tensor *tensors[4];
     read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
     read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
@@ -11180,16 +11306,18 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
     (void)plan, (void)stream, (void)error;
+    team = tegroup_impl_cpu_gemm_team(plan->threads, &read, views);
+    tile_m = tegroup_impl_cpu_gemm_tile_m(team, &read, views);
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, &read, views))
-    tegroup_impl_cpu_gemm_thread(&read, views, (int32_t)omp_get_thread_num());
+#pragma omp parallel num_threads((int)team)
+    tegroup_impl_cpu_gemm_thread(&read, views, tile_m, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(&read, views, 0); /* there is one thread */
+    tegroup_impl_cpu_gemm_thread(&read, views, tile_m, 0); /* there is one thread */
 #endif
     return TEGROUP_OK;
 }
 
-/* ==== [80] What a call checks (src/gemm/check.h) ==== */
+/* ==== [81] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -11569,7 +11697,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [81] Run (src/gemm/run.h) ==== */
+/* ==== [82] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -11609,7 +11737,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [82] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [83] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -11708,7 +11836,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [83] Formulas (src/cpu/real.h) ==== */
+/* ==== [84] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -11741,7 +11869,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [84] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [85] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -12149,7 +12277,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [85] Activations (src/layer/activation.h) ==== */
+/* ==== [86] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -12577,7 +12705,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [86] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [87] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -12900,7 +13028,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [87] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
+/* ==== [88] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
 enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
@@ -12981,7 +13109,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ==== [88] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [89] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -13547,7 +13675,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [89] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [90] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -13749,7 +13877,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [90] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
+/* ==== [91] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -14168,7 +14296,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
-/* ==== [91] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+/* ==== [92] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
@@ -14325,7 +14453,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [92] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [93] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -14833,7 +14961,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [93] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [94] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -15213,7 +15341,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [94] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [95] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -15472,7 +15600,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [95] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [96] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -15827,7 +15955,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [96] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [97] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -16377,7 +16505,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [97] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [98] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16569,7 +16697,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [98] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [99] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -16822,7 +16950,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [99] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [100] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -17009,7 +17137,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [100] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [101] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -17162,7 +17290,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [101] Validate (src/gemm/validate.h) ==== */
+/* ==== [102] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -17327,7 +17455,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [102] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [103] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17542,7 +17670,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [103] Counts of groups (src/moe/count.h) ==== */
+/* ==== [104] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -17705,7 +17833,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [104] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [105] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -18423,7 +18551,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [105] Router (src/moe/router.h) ==== */
+/* ==== [106] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -18878,7 +19006,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [106] Permutation (src/moe/permutation.h) ==== */
+/* ==== [107] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -19184,7 +19312,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [107] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [108] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -19528,7 +19656,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [108] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [109] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -19706,7 +19834,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [109] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [110] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -19805,7 +19933,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [110] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [111] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -19963,7 +20091,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [111] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [112] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -20207,7 +20335,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [112] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [113] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -20770,7 +20898,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [113] MoE layer (src/moe/layer.h) ==== */
+/* ==== [114] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -21175,7 +21303,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [114] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [115] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -21322,7 +21450,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [115] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [116] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -21405,7 +21533,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [116] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [117] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -21822,7 +21950,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [117] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [118] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

@@ -23,6 +23,7 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/quantised.h"
 #include "cpu/lines.h"
+#include "cpu/beside.h"
 
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
@@ -49,13 +50,12 @@ static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, cons
     }
 }
 
-/* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
+/* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   REAL *scratch) {
-    REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+                                                   int32_t tile_m, REAL *scratch) {
+    REAL *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
+    int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
@@ -64,8 +64,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
-                                  : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
@@ -90,6 +89,10 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
                      ? 0
                      : TEGROUP_IMPL_FEW_FSUF(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
+                kk = tegroup_impl_cpu_beside_FSUF(desc->b.dtype, p->b.base,
+                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
+                                                  cols, k, a, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -173,7 +176,7 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
 static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
-                                                int32_t thread) {
+                                                int32_t tile_m, int32_t thread) {
     tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
@@ -185,7 +188,7 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     for (g = 0; g < groups; g++) {
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
-        int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
+        int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), tile_m) * tiles_n;
         int64_t chunks =
             bias_grad && !p.skip ? tegroup_impl_ceil_div(
                 tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
@@ -195,9 +198,9 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
                    * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
-            int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
-            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, (double *)(void *)scratch);
-            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, (float *)(void *)scratch);
+            int64_t i0 = t / tiles_n * tile_m, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
+            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, tile_m, (double *)(void *)scratch);
+            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, tile_m, (float *)(void *)scratch);
         }
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < chunks; t++) {
@@ -243,11 +246,28 @@ static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_
     return threads > 1 ? tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views)) : 1;
 }
 
+/* Rows of a tile: fewer where each thread would have so few tall tiles that some threads wait for the others' last. */
+#define TEGROUP_IMPL_CPU_TILES_EACH 8
+static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
+                                                   const tegroup_snapshot_view views[4]) {
+    const int64_t enough = (int64_t)TEGROUP_IMPL_CPU_TILES_EACH * team;
+    int64_t tiles = 0;
+    int32_t g;
+    if (team == 1) return TEGROUP_IMPL_CPU_TILE_M;
+    for (g = 0; g < desc->a.shape.groups && tiles < enough; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
+        if (p.skip || p.m <= 0 || p.n <= 0) continue;
+        tiles +=
+            tegroup_impl_ceil_div(p.m, TEGROUP_IMPL_CPU_TILE_M) * tegroup_impl_ceil_div(p.n, TEGROUP_IMPL_CPU_TILE_N);
+    }
+    return tiles < enough ? TEGROUP_IMPL_CPU_LOW_M : TEGROUP_IMPL_CPU_TILE_M;
+}
+
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     tegroup_gemm_desc read = *desc;
-    int32_t i;
+    int32_t i, team, tile_m;
     const tegroup_tensor *tensors[4];
     read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
     read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
@@ -261,11 +281,13 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
     (void)plan, (void)stream, (void)error;
+    team = tegroup_impl_cpu_gemm_team(plan->threads, &read, views);
+    tile_m = tegroup_impl_cpu_gemm_tile_m(team, &read, views);
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, &read, views))
-    tegroup_impl_cpu_gemm_thread(&read, views, (int32_t)omp_get_thread_num());
+#pragma omp parallel num_threads((int)team)
+    tegroup_impl_cpu_gemm_thread(&read, views, tile_m, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(&read, views, 0); /* there is one thread */
+    tegroup_impl_cpu_gemm_thread(&read, views, tile_m, 0); /* there is one thread */
 #endif
     return TEGROUP_OK;
 }

@@ -19,11 +19,12 @@
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 128
+#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
 #define TEGROUP_IMPL_CPU_TILE_N 256
 #define TEGROUP_IMPL_CPU_TILE_K 256
-#define TEGROUP_IMPL_CPU_PANEL_N 32        /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_TILE_M_PADDED 144 /* room for rounding TILE_M up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
+#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
 
 /* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
 #if defined(__AVX512F__)
@@ -58,11 +59,14 @@
  * room holds. */
 #define TEGROUP_IMPL_FEW 12
 
+/* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
+#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
+#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
-    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,
-            sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
-    return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
+    return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
+           * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
 static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
@@ -77,6 +81,21 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
     plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
     plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
+
+/* Asks the second cache for `lines` cache lines. Hardware foresees what a stream reads within a page; lines are many
+ * streams, each soon over, and lines that lie side by side are read a little of each page at a time. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
+#if defined(__GNUC__) || defined(__clang__)
+    int32_t i;
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
+#else
+    (void)at, (void)stride_bytes, (void)lines;
+#endif
+}
+/* The same for so many bytes from `at` on. */
+#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
+#define TEGROUP_IMPL_CPU_AHEAD_K 64 /* of k, from lines side by side that are read to those that are asked for */
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -164,14 +183,6 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
                 v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
             } else v[i] = w[i];
     }
-}
-
-/* Asks the second cache for a cache line of each. Hardware foresees what a stream reads within a page; eight lines are
- * eight streams, each soon over. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
-    int32_t i;
-    TEGROUP_IMPL_UNROLL
-    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
 }
 
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
@@ -295,14 +306,12 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
     return whole;
 }
 #endif
-/* Where nothing is transposed these do nothing. FORESEE asks for so many bytes from `at` on. */
+/* Where nothing is transposed these do nothing. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
-#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
-#define TEGROUP_IMPL_FORESEE(at, bytes) ((void)(at))
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
@@ -376,9 +385,15 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
         int64_t at = first + base * stride_line;
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
         if (stride_line == 1 && lines == width)
-            for (kk = 0; kk < k; kk++)
+            for (kk = 0; kk < k; kk++) {
+                /* Behind the last of k the next panel begins. */
+                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                TEGROUP_IMPL_FORESEE((const char *)data
+                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                     width * bytes);
                 for (i = 0; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
+            }
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_FSUF(dtype) > 0 && k >= TEGROUP_IMPL_STEP_FSUF(dtype))

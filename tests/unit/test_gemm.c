@@ -229,6 +229,7 @@ TEST(gemm, tile_edges) {
     for (int i = 0; i < 6; i++) { m[ms++] = plan.tile_m + around[i]; n[ns++] = plan.tile_n + around[i]; k[ks++] = plan.tile_k + around[i]; }
     for (int i = 0; i < 5; i++) { m[ms++] = rng_int(&r, 1, 33); n[ns++] = rng_int(&r, 1, 65); k[ks++] = rng_int(&r, 1, 9); }
     m[ms++] = 2 * plan.tile_m + 1; n[ns++] = 2 * plan.tile_n + 3; k[ks++] = 2 * plan.tile_k + 1;
+    m[ms++] = plan.tile_m / 3; m[ms++] = plan.tile_m / 3 + 1; /* low tiles, of several threads */
     for (int64_t i = 0; i < scaled(36); i++)
         for (int op = 0; op < 3; op++) {
             void *mark = guards_mark();
@@ -246,14 +247,17 @@ TEST(gemm, tile_edges) {
     print_totals("tile edges");
 }
 
-/* Groups of one row to fourteen beside lines of every length around what the CPU transposes and multiplies at a time. */
+/* Groups of one row to fourteen beside lines of every length around what the CPU transposes and multiplies at a time, lines whose elements
+ * are neighbours and, in a dgrad, lines that are. */
 TEST(gemm, few_rows_of_lines_of_any_length) {
     rng r = rng_seed(1016);
-    for (int64_t i = scaled(1000); i > 0; i--) {
+    for (int64_t i = scaled(2000); i > 0; i--) {
         void *mark = guards_mark();
         const int type = (int)(i % 5); /* 3 and 4: F32 and narrower weights */
         int64_t rows[4] = {rng_int(&r, 1, 4), rng_int(&r, 4, 6), rng_int(&r, 0, 2), rng_int(&r, 7, 14)};
-        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 4, .m = rows, .n = 16 * rng_int(&r, 1, 3) + (i % 4 == 0 ? rng_int(&r, 1, 15) : 0), .k = rng_int(&r, 1, 200),
+        const int64_t lines = 16 * rng_int(&r, 1, 5) + (i % 4 == 0 ? rng_int(&r, 1, 15) : 0), along = rng_int(&r, 1, 200);
+        const int forward = (int)rng_int(&r, 0, 1);
+        spec s = {.op = forward ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, .groups = 4, .m = rows, .n = forward ? lines : along, .k = forward ? along : lines,
                   .in = dtypes[type < 3 ? type : 0], .weights = dtypes[type < 3 ? type : type - 2], .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 3),
                   .threads = 1, .seed = rng_next(&r)};
         ASSERT_STREQ("", run_and_check(&s));
