@@ -212,7 +212,7 @@
  *                            operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/lab/compile-time.md has the seconds of each.
+ * docs/lab/compile-time.md has the seconds that most of them save.
  *
  * TEGROUP_NVTX makes a range of each call that takes a stream, for NVIDIA's profilers, in C++ and under nvcc; it needs
  * their <nvtx3/nvToolsExt.h>, which every CUDA toolkit has, and where that asks for it -ldl. */
@@ -494,9 +494,10 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
-                                 and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
-                                 its group, and nothing has to be said of them all                             */
+    int64_t elements;         /* with col_sizes or offsets in one buffer: elements that the buffer holds, required
+                                 to run (with offsets at least 1; a buffer of 0 holds none); else 0. With
+                                 tensor.pointers 0: each buffer of the list holds its group, and nothing has to be
+                                 said of them all                                                              */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -527,8 +528,10 @@ typedef struct tegroup_tensor {
                                              NULL = none                                                      */
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
-    float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
-    float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
+    float *scale;                         /* [groups] multipliers for a quantiser with delayed scaling, which
+                                             requires them; else NULL. These three: memory of the data        */
+    float *amax;                          /* [groups] largest magnitude seen; written by quantisers; NULL = not
+                                             wanted, but a quantiser with current scaling of TENSOR needs it  */
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a
                                              call uses none (no rows, no columns, an operand of an empty sum; skipped)
@@ -744,9 +747,9 @@ typedef enum tegroup_backend {
 } tegroup_backend;
 
 /* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
- * reads all but the workspace, streams and events. Of a call's own are these, check_level, cublaslt,
- * host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints are the plan's, and a
- * call does not read them; the rest must be as planned wherever a call looks at it. */
+ * reads all but the workspace, streams and events. A call has its own workspace, streams, events, check_level,
+ * cublaslt, host_sizes_final and, for activations, threads. Backend, sm_limit, products' threads and hints are taken
+ * from the plan: a call's must be in their range and mean nothing else. All other fields must be as planned. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
@@ -775,7 +778,8 @@ typedef struct tegroup_options {
     size_t              workspace_bytes; /* >= what the plan asks for */
     size_t              cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
                                                    documented advice for Hopper and later */
-    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle */
+    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle, of cublasLtCreate, for the plan and
+                                          for each call; NULL: they are refused */
     const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
                                            These and the events are as the workspace: for one call at a time */
@@ -805,7 +809,8 @@ typedef enum tegroup_tail {
 
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
-    const void   *data;   /* required to run unless space is UNSET                        */
+    const void   *data;   /* required to run unless space is UNSET; aligned to its element. In host memory it is
+                             read before the call returns, and a captured graph keeps what it read */
     tegroup_dtype dtype;  /* F32 (also when UNSET) or F64                                 */
     tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0. With sizes on the device one a
                              group live there, too                                        */
@@ -845,12 +850,15 @@ typedef struct tegroup_gemm_desc {
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.
                                     Scales of both are of one type (F32, F8E8M0, F8E4M3: of the scalings, see
-                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. CPU             */
+                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. tegroup_explain
+                                    says which backends take a pair                                               */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
-                                    snapshot), else must not overlap it. Never read for a group whose beta is 0    */
+                                    snapshot), else must not overlap it. Never read for a group whose beta is 0, as
+                                    it is where beta is absent                                                     */
     tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
-    tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
-                                    and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
+    tegroup_tensor  bias;        /* absent = none. F16, BF16 or F32; with COMPUTE_F64 F64, too.
+                                    FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha and beta; in a
+                                    DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing
@@ -901,7 +909,7 @@ typedef struct tegroup_problem {
     uint8_t         accumulate, bias_of_b, functor;
 } tegroup_problem;
 
-/* A machine, present or not. Zero fields mean "none". */
+/* A machine, present or not. What 0 means stands with each field. */
 typedef struct tegroup_target {
     size_t   struct_size;      /* sizeof(tegroup_target)                                                       */
     int32_t  sm;               /* compute capability, 10 * major + minor: 80, 90, 100, 120 ...; 0 = no GPU     */
@@ -930,10 +938,11 @@ typedef struct tegroup_verdict {
                                                the plan; 0: not OK, or not known before the plan is made on the GPU.
                                                Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
-                                     rule */
-    double          quantised_us; /* SM90, a or b with a scaling: time of a call in us, on an H100, and of quantising
-                                     its ragged rows before, in the copy that it reads; weights stay. 0 = no scaling */
+    double predicted_us;      /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
+                                     GPU, which memory_bits tells from another; 0 = a rule chose it */
+    double quantised_us;      /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
+                                     quantising its ragged rows before, in the copy that it reads; weights stay.
+                                     0 = no scaling */
     double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
 } tegroup_verdict;
 
@@ -1133,7 +1142,7 @@ typedef struct tegroup_validate_desc {
     tegroup_tensor      tensor;      /* in  of any type, in one buffer, without col_sizes or elements. Of a quantised
                                         one a value is data * scale_inv * global_scale_inv: infinite is what is so in
                                         F32, and rows that no group owns are not looked at, for they have no scales */
-    tegroup_validation *result;      /* out */
+    tegroup_validation *result;      /* out, aligned to 8 bytes */
     int32_t             columnwise;  /* 1: the columnwise copy of a quantised tensor; 0: the rowwise one, or a tensor
                                         that is not quantised */
 } tegroup_validate_desc;
@@ -2055,7 +2064,8 @@ typedef struct tegroup_moe_desc {
                                      space, experts and workspace are the layer's. What it writes for the caller, too,
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
-                                     the rest is the layer's. What is there must stay until wgrad                 */
+                                     the rest is the layer's. What is there must stay until wgrad. threads is of
+                                     the router alone, experts.options.threads of all else                        */
     double          loss_scale;   /* multiplies the gradients of the router's losses; 0 = 1                       */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
@@ -2201,7 +2211,7 @@ typedef struct tegroup_ep_sizes_desc {
                                     each expert that have a place                                                */
     tegroup_matrix send_starts;  /* out [1, experts], dtype of send_rows: the place of the first of them         */
     tegroup_matrix receive_rows; /* out [1, experts / ranks], I32 or I64: rows of each of this rank's experts    */
-    tegroup_ep_report *report;   /* out; NULL = not wanted                                                       */
+    tegroup_ep_report *report;   /* out, aligned to 8 bytes; NULL = not wanted                                   */
 } tegroup_ep_sizes_desc;
 
 /* The windows, all of one size. What is written below as a matrix of `rows` in the window is given by its place in this
@@ -2422,7 +2432,8 @@ TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, s
 TEGROUP_API_STATUS tegroup_tiles_of(tegroup_op op, const tegroup_shape *rows, int64_t m, int64_t n, int32_t tile_m,
     int32_t tile_n, tegroup_tiles *tiles, tegroup_error *error);
 
-/* The tables that dispatch reads, for printing and for documentation. */
+/* The tables that dispatch reads, for printing and for documentation. They are static: nobody frees them. count: out,
+ * how many rows there are; NULL = not wanted. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
 TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 
@@ -2430,8 +2441,8 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1
- * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without
- * verdicts. */
+ * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target of another struct_size or
+ * with a number below 0, or without verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
@@ -2473,7 +2484,8 @@ TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstr
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
  * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. Beside a rival it tells
  * whether quantising pays: what the product takes with its quantize, and what the rival takes. The only call that
- * waits: for `stream`, which must not be capturing. */
+ * waits: for `stream`, which must not be capturing. Returns ERROR_VALUE where desc->overwrite is not 1; else as
+ * tegroup_gemm. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -2989,11 +3001,10 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
                         (unsigned long long)verdict->workspace_bytes);
     if (verdict->status == TEGROUP_OK) {
         char predicted[40] = "", beside[120] = "";
-        if (verdict->predicted_us > 0)
-            snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
+        if (verdict->predicted_us > 0) snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
         if (verdict->quantised_us > 0)
-            snprintf(beside, sizeof beside, "; with its quantise %.0f us on an H100, in BF16 %.0f us: %s",
-                     verdict->quantised_us, verdict->bf16_us,
+            snprintf(beside, sizeof beside, "; with its quantise %.0f us, in BF16 %.0f us: %s", verdict->quantised_us,
+                     verdict->bf16_us,
                      verdict->bf16_us < verdict->quantised_us ? "BF16 is faster" : "faster than BF16");
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
@@ -7321,8 +7332,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
-#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64 /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
 #if defined(__AVX512VL__)
 #define TEGROUP_IMPL_ANY_REGISTER "+v"
 #else
@@ -7397,6 +7408,21 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
                 v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
             } else v[i] = w[i];
     }
+}
+
+/* Widens neighbours of 16 bits eight at a time; returned is how many. (Of BF16 compilers make vectors by themselves.) */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
+    int32_t i = 0;
+#if defined(__F16C__)
+    typedef short eight __attribute__((vector_size(16), aligned(2), may_alias));
+    if (dtype == TEGROUP_DTYPE_F16)
+        for (; i + 8 <= count; i += 8)
+            *(tegroup_impl_oct *)(void *)(to + i) =
+                (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(*(const eight *)(const void *)(at + 2 * i));
+#else
+    (void)dtype, (void)at, (void)count, (void)to;
+#endif
+    return i;
 }
 
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
@@ -7523,14 +7549,17 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
 /* Where nothing is transposed these do nothing. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
+#define TEGROUP_IMPL_WIDEN_F16_f32 tegroup_impl_cpu_widen_f16
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
+#define TEGROUP_IMPL_WIDEN_F16_f32(dtype, at, count, to) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
 #define TEGROUP_IMPL_STEP_f64(dtype) 0
+#define TEGROUP_IMPL_WIDEN_F16_f64(dtype, at, count, to) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
@@ -7604,7 +7633,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
                 TEGROUP_IMPL_FORESEE((const char *)data
                                          + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
                                      width * bytes);
-                for (i = 0; i < width; i++)
+                i = TEGROUP_IMPL_WIDEN_F16_f32(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
+                                                panel + kk * width);
+                for (; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
             }
         else if (stride_k == 1) {
@@ -7727,7 +7758,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
                 TEGROUP_IMPL_FORESEE((const char *)data
                                          + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
                                      width * bytes);
-                for (i = 0; i < width; i++)
+                i = TEGROUP_IMPL_WIDEN_F16_f64(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
+                                                panel + kk * width);
+                for (; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
             }
         else if (stride_k == 1) {

@@ -4,7 +4,7 @@
  * itself. Kernels are static: each file that defines TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file
  * where build time matters.
  *
- * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there. / */
+ * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there. */
 
 /* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *

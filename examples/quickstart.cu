@@ -36,7 +36,7 @@ int main() { /* Y = X W^T: three experts with 64, 0 and 1 rows of X; 64 features
     gemm.a = tegroup_tensor_of(rows, 64, TEGROUP_DTYPE_BF16, x);
     gemm.b = tegroup_tensor_uniform(3, 32, 64, TEGROUP_DTYPE_BF16, w);
     gemm.d = tegroup_tensor_of(rows, 32, TEGROUP_DTYPE_F32, y);
-    if (tegroup_plan_make(&gemm, NULL, &plan, &error)) goto failed; /* once: rows of 16 bytes need no workspace */
+    if (tegroup_plan_make(&gemm, NULL, &plan, &error)) goto failed; /* once: such aligned rows need no workspace */
     if (tegroup_gemm(&plan, &gemm, NULL, &error)) goto failed;      /* as often as you like, also in a CUDA graph */
     if (cudaDeviceSynchronize() != cudaSuccess) return 2;
     printf("%s: y[0][0] = %g, y[64][31] = %g\n", tegroup_backend_name(plan.backend), y[0], y[64 * 32 + 31]);

@@ -135,7 +135,7 @@ static tegroup_gemm_desc problem(tegroup_op op, tegroup_space space, tegroup_dty
 }
 
 static int print_machine(const char *title, tegroup_gemm_desc gemm, int32_t sm, int32_t cublaslt, uint32_t built, tegroup_verdict *verdicts) {
-    tegroup_target target = {.struct_size = sizeof target, .sm = sm, .cublaslt_version = cublaslt, .threads = 2, .built = built};
+    tegroup_target target = {.struct_size = sizeof target, .sm = sm, .cublaslt_version = cublaslt, .threads = 2, .built = built, .memory_bits = sm == 90 ? 6016 : 0};
     tegroup_error error;
     char text[512];
     if (tegroup_explain(&gemm, &target, verdicts, &error)) {
@@ -167,17 +167,19 @@ int main(void) {
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `options.backend`\n"
            "names. Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would\n"
-           "give NaN to some. A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for\n"
+           "give NaN to some; and where `sm90` would have to copy weights for few rows a group, `portable` comes before it. A\n"
+           "backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for\n"
            "`sm_90a` alone (`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE`\n"
            "and `TEGROUP_NO_CUBLASLT` do with theirs. `TEGROUP_NO_F16`, `TEGROUP_NO_BACKWARD` and `TEGROUP_NO_FP8` leave out\n"
            "kernels of `sm90` and `portable`, and explain names them; the tables below are of whole builds. The two of cuBLASLt\n"
-           "call the one that the process has loaded (or `options.cublaslt_functions`), with the handle `options.cublaslt`; on the\n"
-           "machine itself they are refused where either is missing.\n\n");
+           "call the one that the process has loaded (or `options.cublaslt_functions`), with the handle `options.cublaslt`: link\n"
+           "with `-lcublasLt`, or load it, as torch does, and give the handle of `cublasLtCreate` to the plan and to each call. On\n"
+           "the machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is\n"
-           "what `cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends\n"
-           "that are not built say what they will be held to.\n\n"
+           "what `cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses; below the table\n"
+           "stands what is asked besides. Rows of backends that are not built say what they will be held to.\n\n"
            "`sm90` asks 16 bytes of leading dimensions, of the distance between uniform groups and of data: the first two when the\n"
            "plan is made, so that another backend is chosen, the last of each call, unless `data_alignment_bytes` says less before.\n"
            "A list's entries are in device memory, where its kernel looks at them: from an a, b or c elsewhere comes NaN, and to\n"

@@ -135,7 +135,8 @@ TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, s
 TEGROUP_API_STATUS tegroup_tiles_of(tegroup_op op, const tegroup_shape *rows, int64_t m, int64_t n, int32_t tile_m,
     int32_t tile_n, tegroup_tiles *tiles, tegroup_error *error);
 
-/* The tables that dispatch reads, for printing and for documentation. */
+/* The tables that dispatch reads, for printing and for documentation. They are static: nobody frees them. count: out,
+ * how many rows there are; NULL = not wanted. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
 TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 
@@ -143,8 +144,8 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1
- * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without
- * verdicts. */
+ * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target of another struct_size or
+ * with a number below 0, or without verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
@@ -186,7 +187,8 @@ TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstr
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
  * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. Beside a rival it tells
  * whether quantising pays: what the product takes with its quantize, and what the rival takes. The only call that
- * waits: for `stream`, which must not be capturing. */
+ * waits: for `stream`, which must not be capturing. Returns ERROR_VALUE where desc->overwrite is not 1; else as
+ * tegroup_gemm. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 

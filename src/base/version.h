@@ -59,7 +59,7 @@
  *                            operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/lab/compile-time.md has the seconds of each.
+ * docs/lab/compile-time.md has the seconds that most of them save.
  *
  * TEGROUP_NVTX makes a range of each call that takes a stream, for NVIDIA's profilers, in C++ and under nvcc; it needs
  * their <nvtx3/nvToolsExt.h>, which every CUDA toolkit has, and where that asks for it -ldl. */

@@ -23,7 +23,8 @@ typedef enum tegroup_tail {
 
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
-    const void   *data;   /* required to run unless space is UNSET                        */
+    const void   *data;   /* required to run unless space is UNSET; aligned to its element. In host memory it is
+                             read before the call returns, and a captured graph keeps what it read */
     tegroup_dtype dtype;  /* F32 (also when UNSET) or F64                                 */
     tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0. With sizes on the device one a
                              group live there, too                                        */
@@ -63,12 +64,15 @@ typedef struct tegroup_gemm_desc {
                                     CUBLASLT_GROUPED, which has rules of its own for the address of scales and the
                                     order of copies, too, as SM90 has for the address of weights: docs/formats.md.
                                     Scales of both are of one type (F32, F8E8M0, F8E4M3: of the scalings, see
-                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. CPU             */
+                                    tegroup_scaling), or one operand is plain: a, or in a WGRAD b. tegroup_explain
+                                    says which backends take a pair                                               */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
-                                    snapshot), else must not overlap it. Never read for a group whose beta is 0    */
+                                    snapshot), else must not overlap it. Never read for a group whose beta is 0, as
+                                    it is where beta is absent                                                     */
     tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
-    tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
-                                    and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
+    tegroup_tensor  bias;        /* absent = none. F16, BF16 or F32; with COMPUTE_F64 F64, too.
+                                    FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha and beta; in a
+                                    DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing

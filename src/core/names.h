@@ -120,11 +120,10 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
                         (unsigned long long)verdict->workspace_bytes);
     if (verdict->status == TEGROUP_OK) {
         char predicted[40] = "", beside[120] = "";
-        if (verdict->predicted_us > 0)
-            snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
+        if (verdict->predicted_us > 0) snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
         if (verdict->quantised_us > 0)
-            snprintf(beside, sizeof beside, "; with its quantise %.0f us on an H100, in BF16 %.0f us: %s",
-                     verdict->quantised_us, verdict->bf16_us,
+            snprintf(beside, sizeof beside, "; with its quantise %.0f us, in BF16 %.0f us: %s", verdict->quantised_us,
+                     verdict->bf16_us,
                      verdict->bf16_us < verdict->quantised_us ? "BF16 is faster" : "faster than BF16");
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,

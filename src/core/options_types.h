@@ -32,9 +32,9 @@ typedef enum tegroup_backend {
 } tegroup_backend;
 
 /* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
- * reads all but the workspace, streams and events. Of a call's own are these, check_level, cublaslt,
- * host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints are the plan's, and a
- * call does not read them; the rest must be as planned wherever a call looks at it. */
+ * reads all but the workspace, streams and events. A call has its own workspace, streams, events, check_level,
+ * cublaslt, host_sizes_final and, for activations, threads. Backend, sm_limit, products' threads and hints are taken
+ * from the plan: a call's must be in their range and mean nothing else. All other fields must be as planned. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
@@ -63,7 +63,8 @@ typedef struct tegroup_options {
     size_t              workspace_bytes; /* >= what the plan asks for */
     size_t              cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
                                                    documented advice for Hopper and later */
-    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle */
+    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle, of cublasLtCreate, for the plan and
+                                          for each call; NULL: they are refused */
     const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
                                            These and the events are as the workspace: for one call at a time */

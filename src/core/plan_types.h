@@ -37,7 +37,7 @@ typedef struct tegroup_problem {
     uint8_t         accumulate, bias_of_b, functor;
 } tegroup_problem;
 
-/* A machine, present or not. Zero fields mean "none". */
+/* A machine, present or not. What 0 means stands with each field. */
 typedef struct tegroup_target {
     size_t   struct_size;      /* sizeof(tegroup_target)                                                       */
     int32_t  sm;               /* compute capability, 10 * major + minor: 80, 90, 100, 120 ...; 0 = no GPU     */
@@ -66,10 +66,11 @@ typedef struct tegroup_verdict {
                                                the plan; 0: not OK, or not known before the plan is made on the GPU.
                                                Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
-                                     rule */
-    double          quantised_us; /* SM90, a or b with a scaling: time of a call in us, on an H100, and of quantising
-                                     its ragged rows before, in the copy that it reads; weights stay. 0 = no scaling */
+    double predicted_us;      /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
+                                     GPU, which memory_bits tells from another; 0 = a rule chose it */
+    double quantised_us;      /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
+                                     quantising its ragged rows before, in the copy that it reads; weights stay.
+                                     0 = no scaling */
     double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
 } tegroup_verdict;
 

@@ -55,7 +55,7 @@ typedef struct tegroup_validate_desc {
     tegroup_tensor      tensor;      /* in  of any type, in one buffer, without col_sizes or elements. Of a quantised
                                         one a value is data * scale_inv * global_scale_inv: infinite is what is so in
                                         F32, and rows that no group owns are not looked at, for they have no scales */
-    tegroup_validation *result;      /* out */
+    tegroup_validation *result;      /* out, aligned to 8 bytes */
     int32_t             columnwise;  /* 1: the columnwise copy of a quantised tensor; 0: the rowwise one, or a tensor
                                         that is not quantised */
 } tegroup_validate_desc;

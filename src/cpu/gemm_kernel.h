@@ -107,8 +107,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
-#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64 /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
 #if defined(__AVX512VL__)
 #define TEGROUP_IMPL_ANY_REGISTER "+v"
 #else
@@ -183,6 +183,21 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
                 v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
             } else v[i] = w[i];
     }
+}
+
+/* Widens neighbours of 16 bits eight at a time; returned is how many. (Of BF16 compilers make vectors by themselves.) */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
+    int32_t i = 0;
+#if defined(__F16C__)
+    typedef short eight __attribute__((vector_size(16), aligned(2), may_alias));
+    if (dtype == TEGROUP_DTYPE_F16)
+        for (; i + 8 <= count; i += 8)
+            *(tegroup_impl_oct *)(void *)(to + i) =
+                (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(*(const eight *)(const void *)(at + 2 * i));
+#else
+    (void)dtype, (void)at, (void)count, (void)to;
+#endif
+    return i;
 }
 
 /* Eight lines of k elements, at least a step of them, to panel[k][width]. */
@@ -309,14 +324,17 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
 /* Where nothing is transposed these do nothing. */
 #if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
+#define TEGROUP_IMPL_WIDEN_F16_f32 tegroup_impl_cpu_widen_f16
 #define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
 #define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
+#define TEGROUP_IMPL_WIDEN_F16_f32(dtype, at, count, to) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
 #define TEGROUP_IMPL_STEP_f64(dtype) 0
+#define TEGROUP_IMPL_WIDEN_F16_f64(dtype, at, count, to) 0
 #define TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
@@ -391,7 +409,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
                 TEGROUP_IMPL_FORESEE((const char *)data
                                          + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
                                      width * bytes);
-                for (i = 0; i < width; i++)
+                i = TEGROUP_IMPL_WIDEN_F16_FSUF(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
+                                                panel + kk * width);
+                for (; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
             }
         else if (stride_k == 1) {

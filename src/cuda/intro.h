@@ -4,4 +4,4 @@
  * itself. Kernels are static: each file that defines TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file
  * where build time matters.
  *
- * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there. / */
+ * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there. */

@@ -58,7 +58,7 @@ typedef struct tegroup_ep_sizes_desc {
                                     each expert that have a place                                                */
     tegroup_matrix send_starts;  /* out [1, experts], dtype of send_rows: the place of the first of them         */
     tegroup_matrix receive_rows; /* out [1, experts / ranks], I32 or I64: rows of each of this rank's experts    */
-    tegroup_ep_report *report;   /* out; NULL = not wanted                                                       */
+    tegroup_ep_report *report;   /* out, aligned to 8 bytes; NULL = not wanted                                   */
 } tegroup_ep_sizes_desc;
 
 /* The windows, all of one size. What is written below as a matrix of `rows` in the window is given by its place in this

@@ -66,7 +66,8 @@ typedef struct tegroup_moe_desc {
                                      space, experts and workspace are the layer's. What it writes for the caller, too,
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
-                                     the rest is the layer's. What is there must stay until wgrad                 */
+                                     the rest is the layer's. What is there must stay until wgrad. threads is of
+                                     the router alone, experts.options.threads of all else                        */
     double          loss_scale;   /* multiplies the gradients of the router's losses; 0 = 1                       */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
