@@ -6327,7 +6327,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_RULE_AS(DTYPE, desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
-                             "must equal d.dtype", d->dtype, desc->c.dtype);
+                             "must be the type of the results", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
         TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->bias.dtype & 1u, ERROR_DTYPE,
                              TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "must be one that a bias has", TEGROUP_IMPL_FLOATS,
@@ -6374,7 +6374,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
                       names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
-                      "other than KEEP does not go with d.pointers", 0, desc->tail);
+                      "other than KEEP needs results in one buffer", 0, desc->tail);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION,
                          "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
@@ -6383,9 +6383,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     TEGROUP_IMPL_RULE_AS(
         DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
         ERROR_COMBINATION, "row_scale_dtype",
-        desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
-                        : "does not go with a.pointers: its rows have no common numbering",
-        0, desc->row_scale_dtype);
+        "does not go with rows in a list of buffers, which have no common numbering", 0, desc->row_scale_dtype);
     if (has_bias) {
         const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
         const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
@@ -7410,7 +7408,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
     }
 }
 
-/* Widens neighbours of 16 bits eight at a time; returned is how many. (Of BF16 compilers make vectors by themselves.) */
+/* Widens neighbours of F16 eight at a time, where the processor can; returned is how many. (Of BF16 compilers make
+ * vectors by themselves.) */
 TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
     int32_t i = 0;
 #if defined(__F16C__)
@@ -11596,19 +11595,31 @@ static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm
     return tegroup_impl_check_entry(t->scale_pointers, tegroup_impl_stored_scales(t), paths.scales, g, error);
 }
 
+/* What is written of a group's buffer. A group that is narrower than others has as narrow a bias gradient. */
+static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                      const tegroup_snapshot_view views[4], int32_t g) {
+    const tegroup_impl_operand biased = desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
+    tegroup_impl_block block;
+    if (operand == TEGROUP_IMPL_D) return tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
+    block = tegroup_impl_locate(&desc->bias, NULL, g);
+    block.cols = tegroup_impl_min(block.cols, tegroup_impl_locate(tegroup_impl_biased(desc), &views[biased], g).cols);
+    return block;
+}
+
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
-static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
-                                                        const tegroup_snapshot_view *view, const unsigned char *used,
+                                                        const tegroup_snapshot_view views[4], const unsigned char *used,
                                                         tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_D ? &desc->d : &desc->bias;
     const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
     int32_t g, h;
     for (g = 0; g < t->shape.groups; g++) {
-        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
+        const tegroup_impl_block x = tegroup_impl_written(desc, operand, views, g);
         for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
-            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
+            const tegroup_impl_block y = tegroup_impl_written(desc, operand, views, h);
             const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
             if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
             TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
@@ -11649,10 +11660,9 @@ static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *d
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
     if (listed >> TEGROUP_IMPL_D & 1u)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&host, TEGROUP_IMPL_D, names, views, used, error));
     if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
-        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&host, TEGROUP_IMPL_BIAS, names, views, used, error));
     return TEGROUP_OK;
 }
 
@@ -16433,7 +16443,7 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
                                               int32_t i, int backward) {
     const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
                          *to = backward ? &chain->grads[i] : &chain->values[i + 1];
-    return to->data == from->data && tegroup_impl_extent(to) > 0
+    return to->data == from->data && tegroup_impl_extent(to) > 0 && tegroup_impl_extent(from) > 0
            && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 
@@ -17974,6 +17984,8 @@ TEGROUP_IMPL_HD double tegroup_impl_expm1_f64(double x) { return expm1(x); }
 TEGROUP_IMPL_HD float tegroup_impl_score_f32(tegroup_score score, float x) {
     float tail;
     if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f32(x, 0);
+    /* There log(1 + exp(x)) is exp(x), whose root is a normal number long after it is none itself. */
+    if (x < (float)-80) return tegroup_impl_exp_f32(x / 2);
     tail = tegroup_impl_log1p_f32(tegroup_impl_exp_f32(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
     return tegroup_impl_sqrt_f32(x > 0 ? x + tail : tail);
 }
@@ -18200,6 +18212,8 @@ static inline double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, in
 TEGROUP_IMPL_HD double tegroup_impl_score_f64(tegroup_score score, double x) {
     double tail;
     if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f64(x, 0);
+    /* There log(1 + exp(x)) is exp(x), whose root is a normal number long after it is none itself. */
+    if (x < (double)-80) return tegroup_impl_exp_f64(x / 2);
     tail = tegroup_impl_log1p_f64(tegroup_impl_exp_f64(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
     return tegroup_impl_sqrt_f64(x > 0 ? x + tail : tail);
 }
@@ -20990,6 +21004,31 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
+/* The layer's own tensors have their shapes from fc1.weight and fc2.weight: what does not go with these is named here,
+ * not as a tensor of the layer's. */
+static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, int64_t outputs,
+                                                            tegroup_error *error) {
+    const tegroup_shape *fc1 = &experts->fc1.weight.shape, *up = &experts->fc1_up.weight.shape,
+                        *fc2 = &experts->fc2.weight.shape, *bias = &experts->fc2.bias.shape;
+    TEGROUP_IMPL_RULE(fc2->groups == fc1->groups, ERROR_SHAPE, "experts.fc2.weight.shape.groups",
+                      "must equal experts.fc1.weight.shape.groups", fc1->groups, fc2->groups);
+    if (experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_RULE(up->groups == fc1->groups, ERROR_SHAPE, "experts.fc1_up.weight.shape.groups",
+                          "must equal experts.fc1.weight.shape.groups", fc1->groups, up->groups);
+        TEGROUP_IMPL_RULE(up->rows == fc1->rows, ERROR_SHAPE, "experts.fc1_up.weight.shape.rows",
+                          "must equal experts.fc1.weight.shape.rows", fc1->rows, up->rows);
+        TEGROUP_IMPL_RULE(up->cols == fc1->cols, ERROR_SHAPE, "experts.fc1_up.weight.shape.cols",
+                          "must equal experts.fc1.weight.shape.cols", fc1->cols, up->cols);
+    }
+    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(bias->groups == fc2->groups, ERROR_SHAPE, "experts.fc2.bias.shape.groups",
+                      "must equal experts.fc2.weight.shape.groups", fc2->groups, bias->groups);
+    TEGROUP_IMPL_RULE(bias->rows == 1, ERROR_SHAPE, "experts.fc2.bias.shape.rows", "must be 1", 1, bias->rows);
+    TEGROUP_IMPL_RULE(bias->cols == outputs, ERROR_SHAPE, "experts.fc2.bias.shape.cols",
+                      "must equal the columns of fc2's results", outputs, bias->cols);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
@@ -21038,6 +21077,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weights(experts, now->outputs, error));
     return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
 }
 #undef TEGROUP_IMPL_SAME_THERE

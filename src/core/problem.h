@@ -219,7 +219,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_RULE_AS(DTYPE, desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
-                             "must equal d.dtype", d->dtype, desc->c.dtype);
+                             "must be the type of the results", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
         TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->bias.dtype & 1u, ERROR_DTYPE,
                              TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "must be one that a bias has", TEGROUP_IMPL_FLOATS,
@@ -266,7 +266,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
                       names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
-                      "other than KEEP does not go with d.pointers", 0, desc->tail);
+                      "other than KEEP needs results in one buffer", 0, desc->tail);
     TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION,
                          "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
@@ -275,9 +275,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     TEGROUP_IMPL_RULE_AS(
         DTYPE, desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
         ERROR_COMBINATION, "row_scale_dtype",
-        desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
-                        : "does not go with a.pointers: its rows have no common numbering",
-        0, desc->row_scale_dtype);
+        "does not go with rows in a list of buffers, which have no common numbering", 0, desc->row_scale_dtype);
     if (has_bias) {
         const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
         const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;

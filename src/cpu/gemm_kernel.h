@@ -185,7 +185,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const c
     }
 }
 
-/* Widens neighbours of 16 bits eight at a time; returned is how many. (Of BF16 compilers make vectors by themselves.) */
+/* Widens neighbours of F16 eight at a time, where the processor can; returned is how many. (Of BF16 compilers make
+ * vectors by themselves.) */
 TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
     int32_t i = 0;
 #if defined(__F16C__)

@@ -274,19 +274,31 @@ static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm
     return tegroup_impl_check_entry(t->scale_pointers, tegroup_impl_stored_scales(t), paths.scales, g, error);
 }
 
+/* What is written of a group's buffer. A group that is narrower than others has as narrow a bias gradient. */
+static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                      const tegroup_snapshot_view views[4], int32_t g) {
+    const tegroup_impl_operand biased = desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
+    tegroup_impl_block block;
+    if (operand == TEGROUP_IMPL_D) return tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
+    block = tegroup_impl_locate(&desc->bias, NULL, g);
+    block.cols = tegroup_impl_min(block.cols, tegroup_impl_locate(tegroup_impl_biased(desc), &views[biased], g).cols);
+    return block;
+}
+
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
-static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
-                                                        const tegroup_snapshot_view *view, const unsigned char *used,
+                                                        const tegroup_snapshot_view views[4], const unsigned char *used,
                                                         tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_D ? &desc->d : &desc->bias;
     const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
     int32_t g, h;
     for (g = 0; g < t->shape.groups; g++) {
-        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
+        const tegroup_impl_block x = tegroup_impl_written(desc, operand, views, g);
         for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
-            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
+            const tegroup_impl_block y = tegroup_impl_written(desc, operand, views, h);
             const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
             if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
             TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
@@ -327,10 +339,9 @@ static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *d
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
     if (listed >> TEGROUP_IMPL_D & 1u)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&host, TEGROUP_IMPL_D, names, views, used, error));
     if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
-        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&host, TEGROUP_IMPL_BIAS, names, views, used, error));
     return TEGROUP_OK;
 }
 

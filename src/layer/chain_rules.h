@@ -471,7 +471,7 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
                                               int32_t i, int backward) {
     const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
                          *to = backward ? &chain->grads[i] : &chain->values[i + 1];
-    return to->data == from->data && tegroup_impl_extent(to) > 0
+    return to->data == from->data && tegroup_impl_extent(to) > 0 && tegroup_impl_extent(from) > 0
            && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 

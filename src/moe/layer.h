@@ -98,6 +98,31 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
+/* The layer's own tensors have their shapes from fc1.weight and fc2.weight: what does not go with these is named here,
+ * not as a tensor of the layer's. */
+static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, int64_t outputs,
+                                                            tegroup_error *error) {
+    const tegroup_shape *fc1 = &experts->fc1.weight.shape, *up = &experts->fc1_up.weight.shape,
+                        *fc2 = &experts->fc2.weight.shape, *bias = &experts->fc2.bias.shape;
+    TEGROUP_IMPL_RULE(fc2->groups == fc1->groups, ERROR_SHAPE, "experts.fc2.weight.shape.groups",
+                      "must equal experts.fc1.weight.shape.groups", fc1->groups, fc2->groups);
+    if (experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_RULE(up->groups == fc1->groups, ERROR_SHAPE, "experts.fc1_up.weight.shape.groups",
+                          "must equal experts.fc1.weight.shape.groups", fc1->groups, up->groups);
+        TEGROUP_IMPL_RULE(up->rows == fc1->rows, ERROR_SHAPE, "experts.fc1_up.weight.shape.rows",
+                          "must equal experts.fc1.weight.shape.rows", fc1->rows, up->rows);
+        TEGROUP_IMPL_RULE(up->cols == fc1->cols, ERROR_SHAPE, "experts.fc1_up.weight.shape.cols",
+                          "must equal experts.fc1.weight.shape.cols", fc1->cols, up->cols);
+    }
+    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(bias->groups == fc2->groups, ERROR_SHAPE, "experts.fc2.bias.shape.groups",
+                      "must equal experts.fc2.weight.shape.groups", fc2->groups, bias->groups);
+    TEGROUP_IMPL_RULE(bias->rows == 1, ERROR_SHAPE, "experts.fc2.bias.shape.rows", "must be 1", 1, bias->rows);
+    TEGROUP_IMPL_RULE(bias->cols == outputs, ERROR_SHAPE, "experts.fc2.bias.shape.cols",
+                      "must equal the columns of fc2's results", outputs, bias->cols);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
@@ -146,6 +171,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weights(experts, now->outputs, error));
     return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
 }
 #undef TEGROUP_IMPL_SAME_THERE

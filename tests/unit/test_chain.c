@@ -1028,6 +1028,46 @@ TEST(chain, linear_ops_without_rows) {
     guards_release(mark);
 }
 
+/* A value of no columns has no memory, so what comes after it in `saved` begins where it does, and shares nothing with it. */
+TEST(chain, values_without_columns) {
+    static float weights[3][2][4][4], biases[2][4], x[3][3], y[3];
+    static const int64_t widths[4] = {3, 0, 4, 1};
+    const int64_t counts[2] = {2, 1};
+    tegroup_shape rows = tegroup_shape_of(2, 3, 3, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_chain_argument last = {.op = 2};
+    tegroup_chain_op ops[3];
+    tegroup_chain_desc desc;
+    tegroup_chain_plan plan;
+    tegroup_layout layout;
+    void *mark = guards_mark();
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_shape_prepare(&rows, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+    memset(&desc, 0, sizeof desc), memset(ops, 0, sizeof ops);
+    for (int i = 0; i < 3; i++) {
+        ops[i].kind = TEGROUP_CHAIN_LINEAR;
+        ops[i].weights.weight = tegroup_tensor_uniform(2, widths[i + 1], widths[i], TEGROUP_DTYPE_F32, weights[i]);
+    }
+    ops[1].weights.bias = tegroup_tensor_uniform(2, 1, 4, TEGROUP_DTYPE_F32, biases);
+    for (int j = 0; j < 4; j++) { /* of weights [2][1][4] the second group's lie behind the first's */
+        biases[0][j] = (float)(j + 1), biases[1][j] = (float)-j;
+        weights[2][0][0][j] = (float)(j + 1), weights[2][0][1][j] = (float)(2 - j);
+    }
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.ops = ops, desc.op_count = 3;
+    last.out = tegroup_tensor_of(rows, 1, TEGROUP_DTYPE_F32, y);
+    desc.arguments = &last, desc.argument_count = 1;
+    desc.input = tegroup_tensor_of(rows, 3, TEGROUP_DTYPE_F32, x);
+    ASSERT_EQ(tegroup_chain_plan_make(&desc, NULL, &plan, NULL), TEGROUP_OK);
+    desc.saved = guarded(plan.saved_bytes + 1), desc.saved_bytes = plan.saved_bytes;
+    desc.options.workspace = guarded(plan.workspace_bytes + 1), desc.options.workspace_bytes = plan.workspace_bytes;
+    ASSERT_EQ(tegroup_chain_forward(&plan, &desc, NULL, NULL), TEGROUP_OK);
+    ASSERT_EQ(y[0], 1 + 4 + 9 + 16);
+    ASSERT_EQ(y[1], y[0]);
+    ASSERT_EQ(y[2], 0 * 2 - 1 * 1 - 2 * 0 + 3 * 1);
+    guards_release(mark);
+}
+
 TEST(chain, keeps_buffers_apart) {
     rng r = rng_seed(8008);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);

@@ -818,6 +818,37 @@ TEST(gemm, windows_of_one_buffer) {
     }
 }
 
+/* The bias gradient of a group is as wide as its own rows of dY, so buffers in a list may be as small; buffers that share an element are
+ * told by the deep check. */
+TEST(gemm, bias_gradients_of_unlike_widths) {
+    static float dy[5] = {1, 2, 3, 4, 5}, x[2][2] = {{1, 2}, {3, 4}}, dw[5][2], bias_grad[5];
+    static const int64_t one[2] = {1, 1}, widths[2] = {1, 4};
+    const tegroup_sizes sizes = tegroup_sizes_of(one, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST), n = tegroup_sizes_of(widths, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    tegroup_gemm_desc desc = {.struct_size = sizeof desc, .op = TEGROUP_OP_WGRAD, .space = TEGROUP_SPACE_HOST};
+    void *list[2], *mark = guards_mark();
+    tegroup_plan plan;
+    tegroup_error error;
+    desc.a = tegroup_tensor_of(tegroup_shape_of(2, 2, 4, sizes), 4, TEGROUP_DTYPE_F32, dy);
+    desc.a.shape.col_sizes = n, desc.a.shape.elements = 5;
+    desc.b = tegroup_tensor_of(tegroup_shape_of(2, 2, 2, sizes), 2, TEGROUP_DTYPE_F32, x);
+    desc.d = tegroup_tensor_of(tegroup_shape_of(2, 5, 2, n), 2, TEGROUP_DTYPE_F32, dw);
+    desc.bias = tegroup_tensor_uniform(2, 1, 4, TEGROUP_DTYPE_F32, NULL);
+    desc.bias.pointers = list, desc.bias.pointers_space = TEGROUP_SPACE_HOST;
+    for (int i = 0; i < 3; i++) {
+        tegroup_shape *shape = i == 0 ? &desc.a.shape : i == 1 ? &desc.b.shape : &desc.d.shape;
+        ASSERT_EQ(tegroup_shape_prepare(shape, guarded(4096), 4096, NULL, &error), TEGROUP_OK);
+    }
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    desc.options.workspace = scratch(desc.options.workspace_bytes = plan.workspace_bytes);
+    desc.options.check_level = TEGROUP_CHECK_DEEP;
+    for (int apart = 0; apart < 2; apart++) {
+        list[0] = bias_grad, list[1] = bias_grad + apart;
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), apart ? TEGROUP_OK : TEGROUP_ERROR_OVERLAP);
+    }
+    for (int i = 0; i < 5; i++) ASSERT_EQ(bias_grad[i], dy[i]);
+    guards_release(mark);
+}
+
 /* X, dY and weights as transposes of what the products are written with: the table of docs/concepts.md, row by row. Operands and sums are small
  * integers, which F32 holds. */
 TEST(gemm, operands_that_lie_transposed) {

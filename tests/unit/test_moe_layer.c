@@ -594,6 +594,10 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(forward, d.experts.options.threads = -1, TEGROUP_ERROR_VALUE, "experts.options.threads");
     REFUSED(forward, d.router.z_loss = (double *)d.output.data, TEGROUP_ERROR_PLAN, "router.z_loss");
     REFUSED(forward, d.experts.fc1_up = d.experts.fc1, TEGROUP_ERROR_PLAN, "experts.fc1_up.weight.dtype");
+    REFUSED(dgrad, d.experts.fc2.weight.shape.groups++, TEGROUP_ERROR_SHAPE, "experts.fc2.weight.shape.groups");
+    REFUSED(dgrad, d.experts.fc2.bias.shape.groups++, TEGROUP_ERROR_SHAPE, "experts.fc2.bias.shape.groups");
+    REFUSED(dgrad, d.experts.fc2.bias.shape.rows = 2, TEGROUP_ERROR_SHAPE, "experts.fc2.bias.shape.rows");
+    REFUSED(dgrad, d.experts.fc2.bias.shape.cols++, TEGROUP_ERROR_SHAPE, "experts.fc2.bias.shape.cols");
     REFUSED(forward, d.experts.options.check_level = (tegroup_check_level)2, TEGROUP_ERROR_VALUE, "experts.options.check_level");
     REFUSED(dgrad, memset(&d.experts.fc2.bias, 0, sizeof d.experts.fc2.bias), TEGROUP_ERROR_PLAN, "experts.fc2.bias.dtype");
     REFUSED(dgrad, fewer_tokens(&d), TEGROUP_ERROR_CAPACITY, "saved_by_forward"); /* than forward had */

@@ -920,7 +920,7 @@ TEST(status, gemm_combinations) {
     BAD(problem_dgrad, x->bias_of_b = 1, COMBINATION, "bias_of_b", TEGROUP_OP_WGRAD, TEGROUP_OP_DGRAD);
     BAD(problem_wgrad, memset(&g->bias, 0, sizeof g->bias); g->row_scale = NULL; g->row_scale_dtype = TEGROUP_DTYPE_UNSET; g->bias_of_b = 1, COMBINATION, "bias_of_b", 0, 1);
     BAD(problem_wgrad, g->bias_of_b = 1; g->bias.shape.cols = K; LISTED(g->b, HOST); g->row_scale_dtype = TEGROUP_DTYPE_F32, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
-    ASSERT_STREQ("does not go with b.pointers: its rows have no common numbering", error.rule);
+    ASSERT_STREQ("does not go with rows in a list of buffers, which have no common numbering", error.rule);
     BAD(problem_wgrad, g->bias_of_b = 2, VALUE, "bias_of_b", 1, 2);
     BAD(problem, f->bias_of_b = -1, VALUE, "bias_of_b", 1, -1);
     BAD(problem, f->functor = 2, VALUE, "functor", 1, 2);
