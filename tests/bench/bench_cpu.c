@@ -1,7 +1,7 @@
-/* cc -O3 -march=native -fopenmp -I. tests/bench/bench_cpu.c -o bench_cpu -lopenblas -lm */
+/* cc -O3 -march=native -fopenmp -I. tests/bench/bench_cpu.c -o bench_cpu -lopenblas -lm && ./bench_cpu [THREADS] */
 
 /* tegroup's CPU backend against OpenBLAS sgemm called in a loop over the same groups: FP32, forward, n = k = 1024, two threads
- * each. Contestants take turns; medians of many rounds. Prints one line for each number of rows a group. */
+ * each unless it is told another number. Contestants take turns; medians of many rounds. Prints one line for each number of rows a group. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <time.h>
@@ -12,7 +12,7 @@ void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float
                  float beta, float *c, int ldc);
 void openblas_set_num_threads(int threads);
 
-enum { N = 1024, K = 1024, GROUPS = 8, THREADS = 2, ROUNDS = 15 };
+enum { N = 1024, K = 1024, GROUPS = 8, ROUNDS = 15 };
 
 static double now(void) {
     struct timespec t;
@@ -46,10 +46,10 @@ static void must(tegroup_status status, const tegroup_error *error) {
     exit(1);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static const int64_t rows_a_group[] = {1, 16, 128, 1024};
-    int failed = 0;
-    openblas_set_num_threads(THREADS);
+    int failed = 0, threads = argc > 1 ? atoi(argv[1]) : 2;
+    openblas_set_num_threads(threads);
     printf("%14s %16s %16s %8s\n", "rows a group", "tegroup GFLOP/s", "OpenBLAS GFLOP/s", "ratio");
     for (size_t s = 0; s < sizeof rows_a_group / sizeof *rows_a_group; s++) {
         int64_t rows = rows_a_group[s];
@@ -64,7 +64,7 @@ int main(void) {
         desc.a = tegroup_tensor_uniform(GROUPS, rows, K, TEGROUP_DTYPE_F32, x);
         desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F32, w);
         desc.d = tegroup_tensor_uniform(GROUPS, rows, N, TEGROUP_DTYPE_F32, y);
-        desc.options.threads = THREADS;
+        desc.options.threads = threads;
         must(tegroup_plan_make(&desc, NULL, &plan, &error), &error);
         desc.options.workspace_bytes = plan.workspace_bytes;
         desc.options.workspace = aligned(desc.options.workspace_bytes);
