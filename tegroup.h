@@ -7242,12 +7242,12 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
-#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N 256
-#define TEGROUP_IMPL_CPU_TILE_K 256
+#define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
+#define TEGROUP_IMPL_CPU_TILE_N  256
+#define TEGROUP_IMPL_CPU_TILE_K  256
 #define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M below */
 
 /* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
 #if defined(__AVX512F__)
@@ -7283,9 +7283,10 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 #define TEGROUP_IMPL_FEW 12
 
 /* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
-#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
-#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_FEW_ROOM  (144 * TEGROUP_IMPL_CPU_TILE_K) /* of these, those that few rows fill */
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -7318,7 +7319,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 }
 /* The same for so many bytes from `at` on. */
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
-#define TEGROUP_IMPL_CPU_AHEAD_K 64 /* of k, from lines side by side that are read to those that are asked for */
+#define TEGROUP_IMPL_CPU_AHEAD_K        64 /* of k, from lines side by side that are read to those that are asked for */
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -7330,8 +7331,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_PIECE_K 64 /* few rows take as much of k at a time: eight lines wait in 2 KB */
-#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
 #if defined(__AVX512VL__)
 #define TEGROUP_IMPL_ANY_REGISTER "+v"
 #else
@@ -10990,11 +10991,11 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
@@ -11118,11 +11119,11 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));

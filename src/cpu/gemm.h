@@ -60,11 +60,11 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
     const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p);
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
-                  most = m <= few ? TEGROUP_IMPL_CPU_A_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
+                  most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));

@@ -19,12 +19,12 @@
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
-#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N 256
-#define TEGROUP_IMPL_CPU_TILE_K 256
+#define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
+#define TEGROUP_IMPL_CPU_TILE_N  256
+#define TEGROUP_IMPL_CPU_TILE_K  256
 #define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M below */
 
 /* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
 #if defined(__AVX512F__)
@@ -60,9 +60,10 @@
 #define TEGROUP_IMPL_FEW 12
 
 /* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
-#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
-#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_FEW_ROOM  (144 * TEGROUP_IMPL_CPU_TILE_K) /* of these, those that few rows fill */
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -95,7 +96,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 }
 /* The same for so many bytes from `at` on. */
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
-#define TEGROUP_IMPL_CPU_AHEAD_K 64 /* of k, from lines side by side that are read to those that are asked for */
+#define TEGROUP_IMPL_CPU_AHEAD_K        64 /* of k, from lines side by side that are read to those that are asked for */
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -107,8 +108,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
  * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_PIECE_K 64 /* few rows take as much of k at a time: eight lines wait in 2 KB */
-#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
 #if defined(__AVX512VL__)
 #define TEGROUP_IMPL_ANY_REGISTER "+v"
 #else
