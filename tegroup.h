@@ -7319,7 +7319,13 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 }
 /* The same for so many bytes from `at` on. */
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
-#define TEGROUP_IMPL_CPU_AHEAD_K        64 /* of k, from lines side by side that are read to those that are asked for */
+/* Lines side by side are asked for AHEAD_K of k ahead of what is packed: from element kk of k, how many elements
+ * further on. Behind the last of k the next panel begins, `panel` elements from this one. */
+#define TEGROUP_IMPL_CPU_AHEAD_K 64
+TEGROUP_IMPL_INLINE int64_t tegroup_impl_cpu_ahead(int32_t kk, int32_t k, int64_t stride_k, int64_t panel) {
+    return kk + TEGROUP_IMPL_CPU_AHEAD_K < k ? TEGROUP_IMPL_CPU_AHEAD_K * stride_k
+                                             : (TEGROUP_IMPL_CPU_AHEAD_K - k) * stride_k + panel;
+}
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -7628,15 +7634,12 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++) {
-                /* Behind the last of k the next panel begins. */
-                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                const int64_t from = at + kk * stride_k;
                 TEGROUP_IMPL_FORESEE((const char *)data
-                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                         + (from + tegroup_impl_cpu_ahead(kk, k, stride_k, width)) * bytes,
                                      width * bytes);
-                i = TEGROUP_IMPL_WIDEN_F16_f32(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
-                                                panel + kk * width);
-                for (; i < width; i++)
-                    panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
+                i = TEGROUP_IMPL_WIDEN_F16_f32(dtype, (const char *)data + from * bytes, width, panel + kk * width);
+                for (; i < width; i++) panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, from + i);
             }
         else if (stride_k == 1) {
             i = 0;
@@ -7753,15 +7756,12 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++) {
-                /* Behind the last of k the next panel begins. */
-                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                const int64_t from = at + kk * stride_k;
                 TEGROUP_IMPL_FORESEE((const char *)data
-                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                         + (from + tegroup_impl_cpu_ahead(kk, k, stride_k, width)) * bytes,
                                      width * bytes);
-                i = TEGROUP_IMPL_WIDEN_F16_f64(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
-                                                panel + kk * width);
-                for (; i < width; i++)
-                    panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
+                i = TEGROUP_IMPL_WIDEN_F16_f64(dtype, (const char *)data + from * bytes, width, panel + kk * width);
+                for (; i < width; i++) panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, from + i);
             }
         else if (stride_k == 1) {
             i = 0;
@@ -7997,6 +7997,7 @@ static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes 
 static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                      int32_t lines, int32_t k, int32_t width, float *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
     int32_t i, kk, end;
     if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
@@ -8004,9 +8005,12 @@ static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes
         int64_t shared = 1;
         int normal = 1;
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
-        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
-            tegroup_impl_cpu_decode_f32(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, 1, panel + kk * width);
+        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++) {
+            const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
+                          ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
+            TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
+            tegroup_impl_cpu_decode_f32(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+        }
     }
 }
 
@@ -8097,6 +8101,7 @@ static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes 
 static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                      int32_t lines, int32_t k, int32_t width, double *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
     int32_t i, kk, end;
     if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
@@ -8104,9 +8109,12 @@ static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes
         int64_t shared = 1;
         int normal = 1;
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
-        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
-            tegroup_impl_cpu_decode_f64(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, 1, panel + kk * width);
+        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++) {
+            const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
+                          ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
+            TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
+            tegroup_impl_cpu_decode_f64(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+        }
     }
 }
 

@@ -96,7 +96,13 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 }
 /* The same for so many bytes from `at` on. */
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
-#define TEGROUP_IMPL_CPU_AHEAD_K        64 /* of k, from lines side by side that are read to those that are asked for */
+/* Lines side by side are asked for AHEAD_K of k ahead of what is packed: from element kk of k, how many elements
+ * further on. Behind the last of k the next panel begins, `panel` elements from this one. */
+#define TEGROUP_IMPL_CPU_AHEAD_K 64
+TEGROUP_IMPL_INLINE int64_t tegroup_impl_cpu_ahead(int32_t kk, int32_t k, int64_t stride_k, int64_t panel) {
+    return kk + TEGROUP_IMPL_CPU_AHEAD_K < k ? TEGROUP_IMPL_CPU_AHEAD_K * stride_k
+                                             : (TEGROUP_IMPL_CPU_AHEAD_K - k) * stride_k + panel;
+}
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
@@ -406,15 +412,12 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++) {
-                /* Behind the last of k the next panel begins. */
-                const int32_t next = kk + TEGROUP_IMPL_CPU_AHEAD_K;
+                const int64_t from = at + kk * stride_k;
                 TEGROUP_IMPL_FORESEE((const char *)data
-                                         + (at + (next < k ? next * stride_k : (next - k) * stride_k + width)) * bytes,
+                                         + (from + tegroup_impl_cpu_ahead(kk, k, stride_k, width)) * bytes,
                                      width * bytes);
-                i = TEGROUP_IMPL_WIDEN_F16_FSUF(dtype, (const char *)data + (at + kk * stride_k) * bytes, width,
-                                                panel + kk * width);
-                for (; i < width; i++)
-                    panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
+                i = TEGROUP_IMPL_WIDEN_F16_FSUF(dtype, (const char *)data + from * bytes, width, panel + kk * width);
+                for (; i < width; i++) panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, from + i);
             }
         else if (stride_k == 1) {
             i = 0;

@@ -198,6 +198,7 @@ static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes
 static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
                                                      int32_t lines, int32_t k, int32_t width, REAL *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
     int32_t i, kk, end;
     if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
@@ -205,9 +206,12 @@ static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_code
         int64_t shared = 1;
         int normal = 1;
         for (i = 0; i < lines; i++) scale[i] = tegroup_impl_cpu_scale(codes, line + i, from + kk, &shared, &normal);
-        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++)
-            tegroup_impl_cpu_decode_FSUF(codes, s->first + line * s->line_stride + (from + kk) * s->k_stride, lines,
-                                         scale, 1, normal, 1, panel + kk * width);
+        for (end = kk + (int32_t)tegroup_impl_min(shared, k - kk); kk < end; kk++) {
+            const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
+                          ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
+            TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
+            tegroup_impl_cpu_decode_FSUF(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+        }
     }
 }
 
