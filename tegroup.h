@@ -494,7 +494,7 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t elements;         /* with col_sizes or offsets in one buffer: elements that the buffer holds, required
+    int64_t        elements;  /* with col_sizes or offsets in one buffer: elements that the buffer holds, required
                                  to run (with offsets at least 1; a buffer of 0 holds none); else 0. With
                                  tensor.pointers 0: each buffer of the list holds its group, and nothing has to be
                                  said of them all                                                              */
@@ -528,9 +528,9 @@ typedef struct tegroup_tensor {
                                              NULL = none                                                      */
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
-    float *scale;                         /* [groups] multipliers for a quantiser with delayed scaling, which
+    float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling, which
                                              requires them; else NULL. These three: memory of the data        */
-    float *amax;                          /* [groups] largest magnitude seen; written by quantisers; NULL = not
+    float          *amax;                 /* [groups] largest magnitude seen; written by quantisers; NULL = not
                                              wanted, but a quantiser with current scaling of TENSOR needs it  */
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a
@@ -938,9 +938,9 @@ typedef struct tegroup_verdict {
                                                the plan; 0: not OK, or not known before the plan is made on the GPU.
                                                Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double predicted_us;      /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
+    double          predicted_us; /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
                                      GPU, which memory_bits tells from another; 0 = a rule chose it */
-    double quantised_us;      /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
+    double          quantised_us; /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
                                      quantising its ragged rows before, in the copy that it reads; weights stay.
                                      0 = no scaling */
     double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
@@ -7286,7 +7286,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 #define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
 #define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
-#define TEGROUP_IMPL_CPU_FEW_ROOM  (144 * TEGROUP_IMPL_CPU_TILE_K) /* of these, those that few rows fill */
+#define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -7306,8 +7306,9 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
     plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
 
-/* Asks the second cache for `lines` cache lines. Hardware foresees what a stream reads within a page; lines are many
- * streams, each soon over, and lines that lie side by side are read a little of each page at a time. */
+/* Asks the second cache for a cache line at each of `lines` places. Hardware foresees what one stream reads within a
+ * page; but several lines read at a time are as many streams, each soon over, and of lines that lie side by side a
+ * little of each page is read at a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
 #if defined(__GNUC__) || defined(__clang__)
     int32_t i;
@@ -8273,8 +8274,8 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
 
 /* ==== [64] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
 
-/* Lines of B that lie side by side, as those of [in, out] weights and of weights in a dgrad do, are vectors of lines as
- * they lie. Few rows are multiplied by them at once, and nothing is packed but A. Bits are those of the tile that packs
+/* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
+ * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
  * B: each element of D is one chain of additions over k. */
 #if TEGROUP_IMPL_LINES_ROWS > 1
 enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_LINE_LANES }; /* in a panel's width */
@@ -8293,7 +8294,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
             s[r][v] = ((const tegroup_impl_lanes *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[v];
     }
     for (kk = 0; kk < k; kk++, at += stride_bytes, a += TEGROUP_IMPL_MICRO_M) {
-        TEGROUP_IMPL_FORESEE(at + TEGROUP_IMPL_CPU_AHEAD_K * stride_bytes, vectors * bytes);
+        TEGROUP_IMPL_FORESEE(at + tegroup_impl_cpu_ahead(kk, k, stride_bytes, vectors * bytes), vectors * bytes);
         TEGROUP_IMPL_UNROLL
         for (v = 0; v < vectors; v++) {
             const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, at + v * bytes);
@@ -8311,11 +8312,10 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
 /* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for half of the lines at
  * a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32_t m, const char *at,
-                                                      int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
-                                                      float *sums) {
+                                                      int64_t stride_bytes, int32_t k, const float *a, float *sums) {
     enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS, HALF = VECTORS / 2 };
     int32_t i, h;
-    for (i = 0; i < m; i += MICRO_M, a += MICRO_M * a_k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
+    for (i = 0; i < m; i += MICRO_M, a += MICRO_M * k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
         const int32_t left = m - i;
         if (MICRO_M > 6 && left > 6)
             for (h = 0; h < 2; h++) {
@@ -8339,12 +8339,10 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || stride_line != 1 || lines != TEGROUP_IMPL_MICRO_N_f32) return 0;
     stride_k *= bytes;
-    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, k, sums);
-    else if (dtype == TEGROUP_DTYPE_BF16)
-        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, k, sums);
+    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, sums);
 #if defined(__F16C__)
-    else if (dtype == TEGROUP_DTYPE_F16)
-        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, k, sums);
+    else if (dtype == TEGROUP_DTYPE_F16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, sums);
 #endif
     else return 0;
     return k;
@@ -11000,7 +10998,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
-    const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p);
+    const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p),
+              plain = desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts;
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
@@ -11024,14 +11023,13 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
         }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f32 ? n - j : TEGROUP_IMPL_MICRO_N_f32;
-            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
-                     ? 0
-                     : TEGROUP_IMPL_FEW_f32(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
-                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
-            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
-                kk = tegroup_impl_cpu_beside_f32(desc->b.dtype, p->b.base,
-                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
-                                                  cols, k, a, sums + j);
+            const int64_t at = p->b.first + (j0 + j) * p->b_line + k0 * p->b_k;
+            kk = 0;
+            if (plain)
+                kk = TEGROUP_IMPL_FEW_f32(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (plain && kk == 0)
+                kk = tegroup_impl_cpu_beside_f32(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a,
+                                                  sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -11041,9 +11039,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
                     tegroup_impl_cpu_pack_gathered_f32(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f32, b);
                 else
-                    tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base,
-                                               p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
-                                               p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_f32, b);
+                    tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base, at + kk * p->b_k, p->b_line, p->b_k, cols,
+                                               deep, TEGROUP_IMPL_MICRO_N_f32, b);
                 tegroup_impl_cpu_block_f32(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }
@@ -11128,7 +11125,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
-    const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p);
+    const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p),
+              plain = desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts;
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
@@ -11152,14 +11150,13 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
         }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f64 ? n - j : TEGROUP_IMPL_MICRO_N_f64;
-            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
-                     ? 0
-                     : TEGROUP_IMPL_FEW_f64(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
-                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
-            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
-                kk = tegroup_impl_cpu_beside_f64(desc->b.dtype, p->b.base,
-                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
-                                                  cols, k, a, sums + j);
+            const int64_t at = p->b.first + (j0 + j) * p->b_line + k0 * p->b_k;
+            kk = 0;
+            if (plain)
+                kk = TEGROUP_IMPL_FEW_f64(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (plain && kk == 0)
+                kk = tegroup_impl_cpu_beside_f64(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a,
+                                                  sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -11169,9 +11166,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
                     tegroup_impl_cpu_pack_gathered_f64(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f64, b);
                 else
-                    tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base,
-                                               p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
-                                               p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_f64, b);
+                    tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base, at + kk * p->b_k, p->b_line, p->b_k, cols,
+                                               deep, TEGROUP_IMPL_MICRO_N_f64, b);
                 tegroup_impl_cpu_block_f64(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }
@@ -14858,14 +14854,32 @@ static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_des
     return TEGROUP_OK;
 }
 
+/* fc1_up's weight has fc1's shape, and fc2's weight as many groups. */
+static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
+                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
+    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
+                      like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
+                      shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
+                      shape->cols);
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
+                      "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
+                      desc->fc2.weight.shape.groups);
+    return TEGROUP_OK;
+}
+
 /* fc1_up is as fc1, for an activation of both. */
 static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
                                                        const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
     static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
                                        "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
-    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
-                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
-    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    const tegroup_impl_name *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
     const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     int i;
     if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
@@ -14883,12 +14897,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
     }
     TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
                       "must equal fc1.weight_layout", desc->fc1.weight_layout, desc->fc1_up.weight_layout);
-    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
-                      like->groups, shape->groups);
-    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
-                      shape->rows);
-    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
-                      shape->cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_halves(
         desc, TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation,
         TEGROUP_IMPL_MLP_PREACTIVATION, h, error));
@@ -14987,9 +14996,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up(desc, layers, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1, error));
     if (tegroup_impl_mlp_apart(desc)) TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1_up, error));
-    TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
-                      "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
-                      desc->fc2.weight.shape.groups); /* before fc2's tensors are held against fc2.weight */
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(desc, error)); /* before fc2's tensors are held against it */
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
@@ -17993,7 +18000,7 @@ TEGROUP_IMPL_HD double tegroup_impl_expm1_f64(double x) { return expm1(x); }
 TEGROUP_IMPL_HD float tegroup_impl_score_f32(tegroup_score score, float x) {
     float tail;
     if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f32(x, 0);
-    /* There log(1 + exp(x)) is exp(x), whose root is a normal number long after it is none itself. */
+    /* There log(1 + exp(x)) rounds to exp(x), and exp(x / 2) is a normal number where exp(x) no longer is. */
     if (x < (float)-80) return tegroup_impl_exp_f32(x / 2);
     tail = tegroup_impl_log1p_f32(tegroup_impl_exp_f32(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
     return tegroup_impl_sqrt_f32(x > 0 ? x + tail : tail);
@@ -18221,7 +18228,7 @@ static inline double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, in
 TEGROUP_IMPL_HD double tegroup_impl_score_f64(tegroup_score score, double x) {
     double tail;
     if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f64(x, 0);
-    /* There log(1 + exp(x)) is exp(x), whose root is a normal number long after it is none itself. */
+    /* There log(1 + exp(x)) rounds to exp(x), and exp(x / 2) is a normal number where exp(x) no longer is. */
     if (x < (double)-80) return tegroup_impl_exp_f64(x / 2);
     tail = tegroup_impl_log1p_f64(tegroup_impl_exp_f64(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
     return tegroup_impl_sqrt_f64(x > 0 ? x + tail : tail);
@@ -21013,31 +21020,6 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
-/* The layer's own tensors have their shapes from fc1.weight and fc2.weight: what does not go with these is named here,
- * not as a tensor of the layer's. */
-static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, int64_t outputs,
-                                                            tegroup_error *error) {
-    const tegroup_shape *fc1 = &experts->fc1.weight.shape, *up = &experts->fc1_up.weight.shape,
-                        *fc2 = &experts->fc2.weight.shape, *bias = &experts->fc2.bias.shape;
-    TEGROUP_IMPL_RULE(fc2->groups == fc1->groups, ERROR_SHAPE, "experts.fc2.weight.shape.groups",
-                      "must equal experts.fc1.weight.shape.groups", fc1->groups, fc2->groups);
-    if (experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(up->groups == fc1->groups, ERROR_SHAPE, "experts.fc1_up.weight.shape.groups",
-                          "must equal experts.fc1.weight.shape.groups", fc1->groups, up->groups);
-        TEGROUP_IMPL_RULE(up->rows == fc1->rows, ERROR_SHAPE, "experts.fc1_up.weight.shape.rows",
-                          "must equal experts.fc1.weight.shape.rows", fc1->rows, up->rows);
-        TEGROUP_IMPL_RULE(up->cols == fc1->cols, ERROR_SHAPE, "experts.fc1_up.weight.shape.cols",
-                          "must equal experts.fc1.weight.shape.cols", fc1->cols, up->cols);
-    }
-    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(bias->groups == fc2->groups, ERROR_SHAPE, "experts.fc2.bias.shape.groups",
-                      "must equal experts.fc2.weight.shape.groups", fc2->groups, bias->groups);
-    TEGROUP_IMPL_RULE(bias->rows == 1, ERROR_SHAPE, "experts.fc2.bias.shape.rows", "must be 1", 1, bias->rows);
-    TEGROUP_IMPL_RULE(bias->cols == outputs, ERROR_SHAPE, "experts.fc2.bias.shape.cols",
-                      "must equal the columns of fc2's results", outputs, bias->cols);
-    return TEGROUP_OK;
-}
-
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
@@ -21086,7 +21068,6 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weights(experts, now->outputs, error));
     return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
 }
 #undef TEGROUP_IMPL_SAME_THERE
@@ -21226,18 +21207,33 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
     return tegroup_impl_check_quantize_built(quantize, error);
 }
 
+/* Weights and fc2's bias against each other: else a tensor of the layer's own, which is held against them, would be
+ * named. */
+static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
+                                                            tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
+    if (tegroup_impl_mlp_apart(experts)) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(experts, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(experts, error));
+    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    tegroup_impl_mlp_layers_of(experts, op, &layers);
+    return tegroup_impl_layer_check_tensor(&layers.fc2, TEGROUP_IMPL_LINEAR_BIAS, error);
+}
+
 /* The experts' call; run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
-    const tegroup_status status =
-        call->op == TEGROUP_OP_FORWARD
-            ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
-        : call->op == TEGROUP_OP_DGRAD
-            ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
-            : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    tegroup_status status;
+    if (!run)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("experts", tegroup_impl_moe_check_weights(desc, call->op, error), error));
+    status = call->op == TEGROUP_OP_FORWARD
+                 ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
+             : call->op == TEGROUP_OP_DGRAD
+                 ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
+                 : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
     return tegroup_impl_of_member("experts", status, error);
 }
 

@@ -34,7 +34,8 @@ skips() {
 
 one() { # suite, program
     log=$(log_of "$1" "$2") forbidden=0
-    case $2 in build/sanitized/* | build/*/test_quantised_gemm) scale=0.1 ;; *) scale=1 ;; esac # the plain build runs them all
+    # the plain build runs them all
+    case $2 in build/sanitized/* | build/*/test_quantised_gemm) scale=0.1 ;; *) scale=1 ;; esac
     begin=$(date +%s)
     SUITE=$1 TEGROUP_TEST_SCALE=${TEGROUP_TEST_SCALE:-$scale} OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} \
         "$2" > "$log" 2>&1

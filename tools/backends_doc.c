@@ -135,9 +135,11 @@ static tegroup_gemm_desc problem(tegroup_op op, tegroup_space space, tegroup_dty
 }
 
 static int print_machine(const char *title, tegroup_gemm_desc gemm, int32_t sm, int32_t cublaslt, uint32_t built, tegroup_verdict *verdicts) {
-    tegroup_target target = {.struct_size = sizeof target, .sm = sm, .cublaslt_version = cublaslt, .threads = 2, .built = built, .memory_bits = sm == 90 ? 6016 : 0};
+    tegroup_target target = {.struct_size = sizeof target, .sm = sm, .cublaslt_version = cublaslt, .threads = 2};
     tegroup_error error;
     char text[512];
+    target.built = built;
+    if (sm == 90) target.memory_bits = 6016; /* an H200; 0 would be an H100 */
     if (tegroup_explain(&gemm, &target, verdicts, &error)) {
         tegroup_error_text(&error, text, sizeof text);
         fprintf(stderr, "backends_doc: %s: %s\n", title, text);

@@ -66,9 +66,9 @@ typedef struct tegroup_verdict {
                                                the plan; 0: not OK, or not known before the plan is made on the GPU.
                                                Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double predicted_us;      /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
+    double          predicted_us; /* SM90: predicted time of a call in us, by which the tile was chosen, on the target's
                                      GPU, which memory_bits tells from another; 0 = a rule chose it */
-    double quantised_us;      /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
+    double          quantised_us; /* SM90, a or b with a scaling: predicted time of a call in us, likewise, and of
                                      quantising its ragged rows before, in the copy that it reads; weights stay.
                                      0 = no scaling */
     double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */

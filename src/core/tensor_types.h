@@ -53,7 +53,7 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t elements;         /* with col_sizes or offsets in one buffer: elements that the buffer holds, required
+    int64_t        elements;  /* with col_sizes or offsets in one buffer: elements that the buffer holds, required
                                  to run (with offsets at least 1; a buffer of 0 holds none); else 0. With
                                  tensor.pointers 0: each buffer of the list holds its group, and nothing has to be
                                  said of them all                                                              */
@@ -87,9 +87,9 @@ typedef struct tegroup_tensor {
                                              NULL = none                                                      */
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
-    float *scale;                         /* [groups] multipliers for a quantiser with delayed scaling, which
+    float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling, which
                                              requires them; else NULL. These three: memory of the data        */
-    float *amax;                          /* [groups] largest magnitude seen; written by quantisers; NULL = not
+    float          *amax;                 /* [groups] largest magnitude seen; written by quantisers; NULL = not
                                              wanted, but a quantiser with current scaling of TENSOR needs it  */
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a

@@ -7,8 +7,8 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/lines.h"
 
-/* Lines of B that lie side by side, as those of [in, out] weights and of weights in a dgrad do, are vectors of lines as
- * they lie. Few rows are multiplied by them at once, and nothing is packed but A. Bits are those of the tile that packs
+/* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
+ * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
  * B: each element of D is one chain of additions over k. */
 #if TEGROUP_IMPL_LINES_ROWS > 1
 enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_LINE_LANES }; /* in a panel's width */
@@ -27,7 +27,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
             s[r][v] = ((const tegroup_impl_lanes *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[v];
     }
     for (kk = 0; kk < k; kk++, at += stride_bytes, a += TEGROUP_IMPL_MICRO_M) {
-        TEGROUP_IMPL_FORESEE(at + TEGROUP_IMPL_CPU_AHEAD_K * stride_bytes, vectors * bytes);
+        TEGROUP_IMPL_FORESEE(at + tegroup_impl_cpu_ahead(kk, k, stride_bytes, vectors * bytes), vectors * bytes);
         TEGROUP_IMPL_UNROLL
         for (v = 0; v < vectors; v++) {
             const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, at + v * bytes);
@@ -45,11 +45,10 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
 /* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for half of the lines at
  * a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32_t m, const char *at,
-                                                      int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
-                                                      float *sums) {
+                                                      int64_t stride_bytes, int32_t k, const float *a, float *sums) {
     enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS, HALF = VECTORS / 2 };
     int32_t i, h;
-    for (i = 0; i < m; i += MICRO_M, a += MICRO_M * a_k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
+    for (i = 0; i < m; i += MICRO_M, a += MICRO_M * k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
         const int32_t left = m - i;
         if (MICRO_M > 6 && left > 6)
             for (h = 0; h < 2; h++) {
@@ -73,12 +72,10 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || stride_line != 1 || lines != TEGROUP_IMPL_MICRO_N_f32) return 0;
     stride_k *= bytes;
-    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, k, sums);
-    else if (dtype == TEGROUP_DTYPE_BF16)
-        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, k, sums);
+    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, sums);
 #if defined(__F16C__)
-    else if (dtype == TEGROUP_DTYPE_F16)
-        tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, k, sums);
+    else if (dtype == TEGROUP_DTYPE_F16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, sums);
 #endif
     else return 0;
     return k;

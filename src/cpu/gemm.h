@@ -61,7 +61,8 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for much of k at a time: lines of B are then read on and on. */
-    const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p);
+    const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p),
+              plain = desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts;
     const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
                   few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_FEW,
                   most = m <= few ? TEGROUP_IMPL_CPU_FEW_ROOM / few : TEGROUP_IMPL_CPU_TILE_K;
@@ -85,14 +86,13 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
         }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF;
-            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
-                     ? 0
-                     : TEGROUP_IMPL_FEW_FSUF(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
-                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
-            if (kk == 0 && desc->gather_b.rows == 0 && !codes[TEGROUP_IMPL_B].scaled.facts)
-                kk = tegroup_impl_cpu_beside_FSUF(desc->b.dtype, p->b.base,
-                                                  p->b.first + (j0 + j) * p->b_line + k0 * p->b_k, p->b_line, p->b_k, m,
-                                                  cols, k, a, sums + j);
+            const int64_t at = p->b.first + (j0 + j) * p->b_line + k0 * p->b_k;
+            kk = 0;
+            if (plain)
+                kk = TEGROUP_IMPL_FEW_FSUF(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            if (plain && kk == 0)
+                kk = tegroup_impl_cpu_beside_FSUF(desc->b.dtype, p->b.base, at, p->b_line, p->b_k, m, cols, k, a,
+                                                  sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (codes[TEGROUP_IMPL_B].scaled.facts)
@@ -102,9 +102,8 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
                     tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
                 else
-                    tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base,
-                                               p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
-                                               p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
+                    tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, at + kk * p->b_k, p->b_line, p->b_k, cols,
+                                               deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
                 tegroup_impl_cpu_block_FSUF(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, k, b, sums + j);
             }
         }

@@ -63,7 +63,7 @@
 #define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
 #define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
-#define TEGROUP_IMPL_CPU_FEW_ROOM  (144 * TEGROUP_IMPL_CPU_TILE_K) /* of these, those that few rows fill */
+#define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -83,8 +83,9 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
     plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
 
-/* Asks the second cache for `lines` cache lines. Hardware foresees what a stream reads within a page; lines are many
- * streams, each soon over, and lines that lie side by side are read a little of each page at a time. */
+/* Asks the second cache for a cache line at each of `lines` places. Hardware foresees what one stream reads within a
+ * page; but several lines read at a time are as many streams, each soon over, and of lines that lie side by side a
+ * little of each page is read at a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
 #if defined(__GNUC__) || defined(__clang__)
     int32_t i;

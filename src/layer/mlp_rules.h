@@ -379,14 +379,32 @@ static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_des
     return TEGROUP_OK;
 }
 
+/* fc1_up's weight has fc1's shape, and fc2's weight as many groups. */
+static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
+                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
+    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
+                      like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
+                      shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
+                      shape->cols);
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
+                      "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
+                      desc->fc2.weight.shape.groups);
+    return TEGROUP_OK;
+}
+
 /* fc1_up is as fc1, for an activation of both. */
 static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
                                                        const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
     static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
                                        "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
-    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
-                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
-    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    const tegroup_impl_name *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
     const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     int i;
     if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
@@ -404,12 +422,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
     }
     TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
                       "must equal fc1.weight_layout", desc->fc1.weight_layout, desc->fc1_up.weight_layout);
-    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
-                      like->groups, shape->groups);
-    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
-                      shape->rows);
-    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
-                      shape->cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_halves(
         desc, TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation,
         TEGROUP_IMPL_MLP_PREACTIVATION, h, error));
@@ -508,9 +521,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up(desc, layers, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1, error));
     if (tegroup_impl_mlp_apart(desc)) TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1_up, error));
-    TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
-                      "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
-                      desc->fc2.weight.shape.groups); /* before fc2's tensors are held against fc2.weight */
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(desc, error)); /* before fc2's tensors are held against it */
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));

@@ -30,6 +30,7 @@
 #include "gemm/prepare.h"
 #include "layer/quantize_rules.h"
 #include "layer/quantize.h"
+#include "layer/linear_rules.h"
 #include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
 #include "layer/mlp.h"
@@ -98,31 +99,6 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
-/* The layer's own tensors have their shapes from fc1.weight and fc2.weight: what does not go with these is named here,
- * not as a tensor of the layer's. */
-static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, int64_t outputs,
-                                                            tegroup_error *error) {
-    const tegroup_shape *fc1 = &experts->fc1.weight.shape, *up = &experts->fc1_up.weight.shape,
-                        *fc2 = &experts->fc2.weight.shape, *bias = &experts->fc2.bias.shape;
-    TEGROUP_IMPL_RULE(fc2->groups == fc1->groups, ERROR_SHAPE, "experts.fc2.weight.shape.groups",
-                      "must equal experts.fc1.weight.shape.groups", fc1->groups, fc2->groups);
-    if (experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(up->groups == fc1->groups, ERROR_SHAPE, "experts.fc1_up.weight.shape.groups",
-                          "must equal experts.fc1.weight.shape.groups", fc1->groups, up->groups);
-        TEGROUP_IMPL_RULE(up->rows == fc1->rows, ERROR_SHAPE, "experts.fc1_up.weight.shape.rows",
-                          "must equal experts.fc1.weight.shape.rows", fc1->rows, up->rows);
-        TEGROUP_IMPL_RULE(up->cols == fc1->cols, ERROR_SHAPE, "experts.fc1_up.weight.shape.cols",
-                          "must equal experts.fc1.weight.shape.cols", fc1->cols, up->cols);
-    }
-    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(bias->groups == fc2->groups, ERROR_SHAPE, "experts.fc2.bias.shape.groups",
-                      "must equal experts.fc2.weight.shape.groups", fc2->groups, bias->groups);
-    TEGROUP_IMPL_RULE(bias->rows == 1, ERROR_SHAPE, "experts.fc2.bias.shape.rows", "must be 1", 1, bias->rows);
-    TEGROUP_IMPL_RULE(bias->cols == outputs, ERROR_SHAPE, "experts.fc2.bias.shape.cols",
-                      "must equal the columns of fc2's results", outputs, bias->cols);
-    return TEGROUP_OK;
-}
-
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
@@ -171,7 +147,6 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weights(experts, now->outputs, error));
     return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
 }
 #undef TEGROUP_IMPL_SAME_THERE
@@ -311,18 +286,33 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
     return tegroup_impl_check_quantize_built(quantize, error);
 }
 
+/* Weights and fc2's bias against each other: else a tensor of the layer's own, which is held against them, would be
+ * named. */
+static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
+                                                            tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
+    if (tegroup_impl_mlp_apart(experts)) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(experts, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(experts, error));
+    if (experts->fc2.bias.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    tegroup_impl_mlp_layers_of(experts, op, &layers);
+    return tegroup_impl_layer_check_tensor(&layers.fc2, TEGROUP_IMPL_LINEAR_BIAS, error);
+}
+
 /* The experts' call; run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
-    const tegroup_status status =
-        call->op == TEGROUP_OP_FORWARD
-            ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
-        : call->op == TEGROUP_OP_DGRAD
-            ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
-            : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    tegroup_status status;
+    if (!run)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("experts", tegroup_impl_moe_check_weights(desc, call->op, error), error));
+    status = call->op == TEGROUP_OP_FORWARD
+                 ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
+             : call->op == TEGROUP_OP_DGRAD
+                 ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
+                 : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
     return tegroup_impl_of_member("experts", status, error);
 }
 

@@ -125,7 +125,7 @@ TEGROUP_IMPL_HD double tegroup_impl_expm1_f64(double x) { return expm1(x); }
 TEGROUP_IMPL_HD REAL tegroup_impl_score_FSUF(tegroup_score score, REAL x) {
     REAL tail;
     if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_FSUF(x, 0);
-    /* There log(1 + exp(x)) is exp(x), whose root is a normal number long after it is none itself. */
+    /* There log(1 + exp(x)) rounds to exp(x), and exp(x / 2) is a normal number where exp(x) no longer is. */
     if (x < (REAL)-80) return tegroup_impl_exp_FSUF(x / 2);
     tail = tegroup_impl_log1p_FSUF(tegroup_impl_exp_FSUF(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
     return tegroup_impl_sqrt_FSUF(x > 0 ? x + tail : tail);

@@ -144,7 +144,10 @@ SUPPORT void scheme_scores(const tegroup_router_desc *d, int64_t t, double u, do
         const long double x = at(&d->logits, t, e);
         switch (d->scheme.score) {
         case TEGROUP_SCORE_SIGMOID: want[e] = (double)(1 / (1 + expl(-x))); bound[e] = 10 * u * want[e] + 0x1p-125; break;
-        case TEGROUP_SCORE_SQRT_SOFTPLUS: want[e] = (double)sqrtl(log1pl(expl(-fabsl(x))) + fmaxl(x, 0)); bound[e] = 12 * u * want[e] + 0x1p-125; break;
+        case TEGROUP_SCORE_SQRT_SOFTPLUS:
+            want[e] = (double)sqrtl(log1pl(expl(-fabsl(x))) + fmaxl(x, 0));
+            bound[e] = 12 * u * want[e] + 0x1p-125;
+            break;
         default: want[e] = (double)(expl(x - largest) / sum); bound[e] = (d->experts + 2 * (double)fabsl(x - largest) + 16) * u * want[e] + 0x1p-125;
         }
     }

@@ -1028,7 +1028,8 @@ TEST(chain, linear_ops_without_rows) {
     guards_release(mark);
 }
 
-/* A value of no columns has no memory, so what comes after it in `saved` begins where it does, and shares nothing with it. */
+/* A value of no columns has no memory, so what comes after it in `saved` begins where it does, and shares nothing with
+ * it. */
 TEST(chain, values_without_columns) {
     static float weights[3][2][4][4], biases[2][4], x[3][3], y[3];
     static const int64_t widths[4] = {3, 0, 4, 1};

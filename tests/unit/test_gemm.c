@@ -247,19 +247,22 @@ TEST(gemm, tile_edges) {
     print_totals("tile edges");
 }
 
-/* Groups of one row to fourteen beside lines of every length around what the CPU transposes and multiplies at a time, lines whose elements
- * are neighbours and, in a dgrad, lines that are. */
+/* Groups of one row to fourteen beside lines of every length around what the CPU transposes and multiplies at a time,
+ * lines whose elements are neighbours and, in a dgrad, lines that are. */
 TEST(gemm, few_rows_of_lines_of_any_length) {
     rng r = rng_seed(1016);
     for (int64_t i = scaled(2000); i > 0; i--) {
         void *mark = guards_mark();
         const int type = (int)(i % 5); /* 3 and 4: F32 and narrower weights */
         int64_t rows[4] = {rng_int(&r, 1, 4), rng_int(&r, 4, 6), rng_int(&r, 0, 2), rng_int(&r, 7, 14)};
-        const int64_t lines = 16 * rng_int(&r, 1, 5) + (i % 4 == 0 ? rng_int(&r, 1, 15) : 0), along = rng_int(&r, 1, 200);
+        const int64_t lines = 16 * rng_int(&r, 1, 5) + (i % 4 == 0 ? rng_int(&r, 1, 15) : 0);
+        const int64_t along = rng_int(&r, 1, 200);
         const int forward = (int)rng_int(&r, 0, 1);
-        spec s = {.op = forward ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, .groups = 4, .m = rows, .n = forward ? lines : along, .k = forward ? along : lines,
-                  .in = dtypes[type < 3 ? type : 0], .weights = dtypes[type < 3 ? type : type - 2], .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 3),
-                  .threads = 1, .seed = rng_next(&r)};
+        spec s = {.groups = 4, .m = rows, .in = dtypes[type < 3 ? type : 0], .out = TEGROUP_DTYPE_F32, .threads = 1};
+        s.op = forward ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+        s.n = forward ? lines : along, s.k = forward ? along : lines;
+        s.weights = dtypes[type < 3 ? type : type - 2];
+        s.alpha = SCALARS_EACH, s.pad = rng_int(&r, 0, 3), s.seed = rng_next(&r);
         ASSERT_STREQ("", run_and_check(&s));
         guards_release(mark);
     }
@@ -818,12 +821,13 @@ TEST(gemm, windows_of_one_buffer) {
     }
 }
 
-/* The bias gradient of a group is as wide as its own rows of dY, so buffers in a list may be as small; buffers that share an element are
- * told by the deep check. */
+/* The bias gradient of a group is as wide as its own rows of dY, so buffers in a list may be as small; the deep check
+ * tells buffers that share an element. */
 TEST(gemm, bias_gradients_of_unlike_widths) {
     static float dy[5] = {1, 2, 3, 4, 5}, x[2][2] = {{1, 2}, {3, 4}}, dw[5][2], bias_grad[5];
     static const int64_t one[2] = {1, 1}, widths[2] = {1, 4};
-    const tegroup_sizes sizes = tegroup_sizes_of(one, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST), n = tegroup_sizes_of(widths, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    const tegroup_sizes sizes = tegroup_sizes_of(one, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    const tegroup_sizes n = tegroup_sizes_of(widths, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
     tegroup_gemm_desc desc = {.struct_size = sizeof desc, .op = TEGROUP_OP_WGRAD, .space = TEGROUP_SPACE_HOST};
     void *list[2], *mark = guards_mark();
     tegroup_plan plan;

@@ -606,13 +606,14 @@ TEST(moe, router_gradients_of_tiny_scores) {
         const tegroup_dtype type = types[i & 1];
         const tegroup_score score = (tegroup_score)(i / 2 % 3);
         const int by_losses = i / 6 & 1, softmax = score == TEGROUP_SCORE_SOFTMAX;
-        const double depth[5] = {-60, -80, -86, -90.5, -110}, low = depth[i / 12] * (type == TEGROUP_DTYPE_F64 ? 8.1 : 1),
-                     power = score == TEGROUP_SCORE_SQRT_SOFTPLUS ? 0.5 : 1, large = type == TEGROUP_DTYPE_F64 ? 1e30 : 65536;
+        const double depth[5] = {-60, -80, -86, -90.5, -110},
+                     none = score == TEGROUP_SCORE_SIGMOID ? -88 : softmax ? -100 : -170,
+                     low = depth[i / 12] * (type == TEGROUP_DTYPE_F64 ? 8.1 : 1), power = score == TEGROUP_SCORE_SQRT_SOFTPLUS ? 0.5 : 1, large = type == TEGROUP_DTYPE_F64 ? 1e30 : 65536;
         const double logits[4] = {softmax ? 0 : low - 1, low, low + 0.5, softmax ? -1 : low - 2};
         double gradient[2], share[4], expected[4] = {0, 0, 0, 0}, sum = 0, mean = 0, balance = 0, z = 0;
         tegroup_router_desc f;
         if (by_losses && softmax) continue; /* whose scores are the shares */
-        if (depth[i / 12] < (score == TEGROUP_SCORE_SIGMOID ? -88 : softmax ? -100 : -170)) continue; /* it is 0 there */
+        if (depth[i / 12] < none) continue; /* the score is 0 there */
         memset(&f, 0, sizeof f);
         f.struct_size = sizeof f;
         f.space = TEGROUP_SPACE_HOST;
