@@ -176,14 +176,17 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
         if (!strided) stored += all;
         else if (reach > 0 && scale_first[g] + reach > stored) stored = scale_first[g] + reach;
     }
-    if (!listed && ragged) { /* buffers have room for any sizes of groups */
-        const int64_t rows = shape->shape.rows, C = shape->shape.cols, ld = shape->ld != 0 ? shape->ld : C, most = up(rows, 128) + 128 * G;
-        const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0, room = transposed ? (rows + 32 * G) * C : as_data;
-        const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer);
-        const int64_t all = strided ? ((O - 1) * q->outer_stride + ((words ? up(I, 4) / 4 : I) - 1) * q->inner_stride + 1) * (words ? 4 : 1)
-                                    : q->f->scaling == TEGROUP_SCALING_TENSOR ? G
-                                    : q->f->scaling == TEGROUP_SCALING_ROW && cw ? G * C /* each column of each group has one */
-                                                                                 : part_scales(q, most, C, cw);
+    if (!listed && ragged) { /* room for any sizes of groups: most is needed where all but one have one row */
+        const int64_t rows = shape->shape.rows, C = shape->shape.cols, ld = shape->ld != 0 ? shape->ld : C;
+        const int64_t some = rows < G ? rows : G, others = some > 0 ? some - 1 : 0, longest = some > 0 ? rows - others : 0;
+        const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0;
+        const int64_t room = transposed ? (up(longest, 32) + 32 * others) * C : as_data;
+        const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer), words_of_line = words ? up(I, 4) / 4 : I;
+        const int64_t reach = rows > 0 && I > 0 ? (O - 1) * q->outer_stride + (words_of_line - 1) * q->inner_stride + 1 : 0;
+        const int64_t all = strided ? reach * (words ? 4 : 1)
+                            : q->f->scaling == TEGROUP_SCALING_TENSOR
+                                ? G
+                                : part_scales(q, longest, C, cw) + others * part_scales(q, 1, C, cw);
         if (room > elements) elements = room;
         if (all > stored) stored = all;
     }
