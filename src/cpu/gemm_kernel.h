@@ -89,7 +89,6 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
 #if defined(__GNUC__) || defined(__clang__)
     int32_t i;
-    TEGROUP_IMPL_UNROLL
     for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
 #else
     (void)at, (void)stride_bytes, (void)lines;
