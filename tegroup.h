@@ -91,64 +91,66 @@
  *   [58] core/epilogue.h          An activation in an epilogue
  *   [59] gemm/prepare.h           Prepare a snapshot
  *   [60] cpu/rows.h               Rows
- *   [61] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [62] cpu/quantised.h          CPU GEMM of quantised operands
- *   [63] cpu/lines.h              CPU products of few rows, line by line
- *   [64] cpu/beside.h             CPU products of few rows, lines side by side
- *   [65] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [66] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [67] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [68] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [69] cuda/decoded.h           Operands that are decoded before they are multiplied
- *   [70] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
- *   [71] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [72] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
- *   [73] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [74] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [75] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [76] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [77] gemm/backends.h          The backends, a row of functions each
- *   [78] gemm/verdicts.h          What each backend can do
- *   [79] gemm/plan.h              Explain and plan
- *   [80] cpu/gemm.h               CPU GEMM
- *   [81] gemm/check.h             What a call checks
- *   [82] gemm/run.h               Run
- *   [83] gemm/once.h              One call for a product that runs once
- *   [84] cpu/real.h               Formulas
- *   [85] core/activation_formulas.h Activation formulas
- *   [86] layer/activation.h       Activations
- *   [87] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [88] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
- *   [89] layer/quantize.h         Quantise and dequantise
- *   [90] layer/tune.h             Tune, save and load a plan
- *   [91] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
- *   [92] layer/linear.h           Grouped linear layer: plan and calls
- *   [93] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [94] layer/mlp_plan.h         Grouped MLP: plan
- *   [95] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [96] layer/mlp.h              Grouped MLP: calls
- *   [97] layer/chain_rules.h      Op chain: rules and buffers
- *   [98] layer/chain_ops.h        Op chain: ops as layers
- *   [99] layer/chain_plan.h       Op chain: plan
- *   [100] layer/chain.h            Op chain: calls
- *   [101] gemm/validate_values.h   Validate: values and scales
- *   [102] gemm/validate.h          Validate
- *   [103] gemm/scale_convert.h     Scales in another layout
- *   [104] moe/count.h              Counts of groups
- *   [105] moe/router_scheme.h      Router schemes
- *   [106] moe/router.h             Router
- *   [107] moe/permutation.h        Permutation
- *   [108] moe/permute.h            Permute and combine
- *   [109] moe/export.h             Layouts of other libraries
- *   [110] moe/skew.h               Skew of a routing
- *   [111] moe/layer_formats.h      MoE layer: formats
- *   [112] moe/layer_rules.h        MoE layer: rules
- *   [113] moe/layer_plan.h         MoE layer: plan
- *   [114] moe/layer.h              MoE layer
- *   [115] ep/places.h              Expert parallelism: where rows go
- *   [116] ep/sizes.h               Expert parallelism: sizes
- *   [117] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [118] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [61] cpu/vectors.h            Vectors of the processor
+ *   [62] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [63] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [64] cpu/few.h                CPU products of few rows, lines transposed
+ *   [65] cpu/lines.h              CPU products of few rows, line by line
+ *   [66] cpu/beside.h             CPU products of few rows, lines side by side
+ *   [67] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [68] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [69] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [70] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [71] cuda/decoded.h           Operands that are decoded before they are multiplied
+ *   [72] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
+ *   [73] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [74] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [75] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [76] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [77] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [78] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [79] gemm/backends.h          The backends, a row of functions each
+ *   [80] gemm/verdicts.h          What each backend can do
+ *   [81] gemm/plan.h              Explain and plan
+ *   [82] cpu/gemm.h               CPU GEMM
+ *   [83] gemm/check.h             What a call checks
+ *   [84] gemm/run.h               Run
+ *   [85] gemm/once.h              One call for a product that runs once
+ *   [86] cpu/real.h               Formulas
+ *   [87] core/activation_formulas.h Activation formulas
+ *   [88] layer/activation.h       Activations
+ *   [89] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [90] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [91] layer/quantize.h         Quantise and dequantise
+ *   [92] layer/tune.h             Tune, save and load a plan
+ *   [93] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [94] layer/linear.h           Grouped linear layer: plan and calls
+ *   [95] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [96] layer/mlp_plan.h         Grouped MLP: plan
+ *   [97] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [98] layer/mlp.h              Grouped MLP: calls
+ *   [99] layer/chain_rules.h      Op chain: rules and buffers
+ *   [100] layer/chain_ops.h        Op chain: ops as layers
+ *   [101] layer/chain_plan.h       Op chain: plan
+ *   [102] layer/chain.h            Op chain: calls
+ *   [103] gemm/validate_values.h   Validate: values and scales
+ *   [104] gemm/validate.h          Validate
+ *   [105] gemm/scale_convert.h     Scales in another layout
+ *   [106] moe/count.h              Counts of groups
+ *   [107] moe/router_scheme.h      Router schemes
+ *   [108] moe/router.h             Router
+ *   [109] moe/permutation.h        Permutation
+ *   [110] moe/permute.h            Permute and combine
+ *   [111] moe/export.h             Layouts of other libraries
+ *   [112] moe/skew.h               Skew of a routing
+ *   [113] moe/layer_formats.h      MoE layer: formats
+ *   [114] moe/layer_rules.h        MoE layer: rules
+ *   [115] moe/layer_plan.h         MoE layer: plan
+ *   [116] moe/layer.h              MoE layer
+ *   [117] ep/places.h              Expert parallelism: where rows go
+ *   [118] ep/sizes.h               Expert parallelism: sizes
+ *   [119] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [120] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -727,8 +729,8 @@ typedef enum tegroup_compute {
     TEGROUP_COMPUTE_F32_FAST = 2, /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
                                      many rows its group has, the type of the weights and the instruction set, but
                                      repeat. Today: FORWARD on the CPU of groups of up to 4 rows (weights of F32: 3),
-                                     k contiguous in the weights, compiled by gcc or clang (weights of F16: for
-                                     F16C); all else is as F32 */
+                                     k contiguous in the weights, compiled by gcc (from 9 on) or clang for x86-64 or
+                                     AArch64; all else is as F32 */
     TEGROUP_COMPUTE_FAST_ACCUM = 3 /* FP8's tensor cores keep sums of all of k, in some 14 bits, where F32 takes them
                                      over every 128 of k: errors may be 33 * 2^-13 of the sum of magnitudes for each
                                      32 of k, and are 2^-9 or so for 128. A row's bits do not depend on its company.
@@ -7235,27 +7237,19 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [61] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [61] Vectors of the processor (src/cpu/vectors.h) ==== */
 
-/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
- * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
- * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
- * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
- * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
-#define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N  256
-#define TEGROUP_IMPL_CPU_TILE_K  256
-#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M below */
-
-/* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
+/* What the CPU's kernels need to know of a processor: the compiler's macros tell it, and no other part asks them.
+ * Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
 #if defined(__AVX512F__)
 #define TEGROUP_IMPL_VECTOR_BYTES 64
 #define TEGROUP_IMPL_MICRO_M 12
 #elif defined(__AVX__)
 #define TEGROUP_IMPL_VECTOR_BYTES 32
 #define TEGROUP_IMPL_MICRO_M 6
+#elif defined(__aarch64__)
+#define TEGROUP_IMPL_VECTOR_BYTES 16
+#define TEGROUP_IMPL_MICRO_M 8
 #else
 #define TEGROUP_IMPL_VECTOR_BYTES 16
 #define TEGROUP_IMPL_MICRO_M 6
@@ -7278,15 +7272,313 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 #define TEGROUP_IMPL_UNROLL
 #endif
 
-/* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
- * room holds. */
-#define TEGROUP_IMPL_FEW 12
+/* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
+#if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
+#define TEGROUP_IMPL_VECTORS
+#endif
+
+/* Asks the second cache for a cache line at each of `lines` places. Hardware foresees what one stream reads within a
+ * page; but several lines read at a time are as many streams, each soon over, and of lines that lie side by side a
+ * little of each page is read at a time. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
+#if defined(__GNUC__) || defined(__clang__)
+    int32_t i;
+    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
+#else
+    (void)at, (void)stride_bytes, (void)lines;
+#endif
+}
+/* The same for so many bytes from `at` on. */
+#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
+
+/* Vectors of LANES floats, and what makes them of narrower types. */
+#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)                     \
+    && (defined(__SSE2__) || (defined(__aarch64__) && !defined(__AARCH64EB__)))
+#if defined(__AVX__)
+#define TEGROUP_IMPL_CPU_LANES 8
+#else
+#define TEGROUP_IMPL_CPU_LANES 4
+#endif
+typedef float tegroup_impl_lanes __attribute__((vector_size(4 * TEGROUP_IMPL_CPU_LANES), aligned(2), may_alias));
+typedef uint32_t tegroup_impl_lane_bits __attribute__((vector_size(4 * TEGROUP_IMPL_CPU_LANES)));
+typedef int32_t tegroup_impl_lane_ints __attribute__((vector_size(4 * TEGROUP_IMPL_CPU_LANES)));
+/* Of 16 bytes, whatever the lanes. */
+typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int16_t tegroup_impl_quad_halves __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int64_t tegroup_impl_quad_words __attribute__((vector_size(16)));
+typedef char tegroup_impl_quad_bytes __attribute__((vector_size(16)));
+
+/* Elements of a and b by their numbers, b's after a's; INDICES is the type of a vector of as many integers. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define TEGROUP_IMPL_SHUFFLE(INDICES, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define TEGROUP_IMPL_SHUFFLE(INDICES, a, b, ...) __builtin_shuffle(a, b, __extension__(INDICES){__VA_ARGS__})
+#endif
+
+/* Of each 16 bytes of a and b: elements 0 and 1, or 2 and 3, in turn. */
+#if TEGROUP_IMPL_CPU_LANES == 8
+#define TEGROUP_IMPL_LOWER(a, b) TEGROUP_IMPL_SHUFFLE(tegroup_impl_lane_ints, a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define TEGROUP_IMPL_UPPER(a, b) TEGROUP_IMPL_SHUFFLE(tegroup_impl_lane_ints, a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#if defined(__clang__) || __GNUC__ >= 12
+#define TEGROUP_IMPL_JOIN(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7)
+#else
+#define TEGROUP_IMPL_JOIN(a, b) __builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(a), b, 1)
+#endif
+#else
+#define TEGROUP_IMPL_LOWER(a, b) TEGROUP_IMPL_SHUFFLE(tegroup_impl_lane_ints, a, b, 0, 4, 1, 5)
+#define TEGROUP_IMPL_UPPER(a, b) TEGROUP_IMPL_SHUFFLE(tegroup_impl_lane_ints, a, b, 2, 6, 3, 7)
+#endif
+
+/* The compiler takes the vector's value as unknown from here on. */
+#if defined(__aarch64__)
+#define TEGROUP_IMPL_UNKNOWN(vector) __asm__("" : "+w"(vector))
+#elif defined(__AVX512VL__)
+#define TEGROUP_IMPL_UNKNOWN(vector) __asm__("" : "+v"(vector))
+#else
+#define TEGROUP_IMPL_UNKNOWN(vector) __asm__("" : "+x"(vector))
+#endif
+
+/* F32 of magnitudes of another type whose mantissas lie where F32 has its own and whose exponents' bias is `less`
+ * smaller. Subnormals have no leading one: they are given it, and then it is subtracted. */
+TEGROUP_IMPL_INLINE tegroup_impl_lane_bits tegroup_impl_cpu_rebias(tegroup_impl_lane_bits magnitudes, uint32_t less) {
+    const tegroup_impl_lane_bits none = {0}, leading = none + ((less + 1) << 23);
+    const tegroup_impl_lane_bits normal = magnitudes + (less << 23),
+                                 subnormal = (tegroup_impl_lane_bits)((tegroup_impl_lanes)(magnitudes + leading)
+                                                                      - (tegroup_impl_lanes)leading),
+                                 is_subnormal = (tegroup_impl_lane_bits)((tegroup_impl_lane_ints)magnitudes < 1 << 23);
+    return (subnormal & is_subnormal) | (normal & ~is_subnormal);
+}
+
+#if defined(__aarch64__)
+typedef uint16_t tegroup_impl_four_halves __attribute__((vector_size(8), aligned(2), may_alias));
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_fcvtl(tegroup_impl_four_halves codes) {
+    tegroup_impl_lanes x;
+    __asm__("fcvtl %0.4s, %1.4h" : "=w"(x) : "w"(codes)); /* of a conversion of vectors gcc 12 makes one of each lane */
+    return x;
+}
+#endif
+
+/* F32 of F16, which the lanes have in their lower halves. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_f16(tegroup_impl_lane_bits codes) {
+#if defined(__aarch64__)
+    return tegroup_impl_cpu_fcvtl(__builtin_convertvector(codes, tegroup_impl_four_halves));
+#else
+    const tegroup_impl_lane_bits magnitudes = (codes & 0x7fffu) << 13;
+    const tegroup_impl_lane_bits is_special =
+        (tegroup_impl_lane_bits)((tegroup_impl_lane_ints)magnitudes >= 0x1f << 23); /* infinity, NaN */
+    return (tegroup_impl_lanes)((tegroup_impl_cpu_rebias(magnitudes, 112) + (is_special & 112u << 23))
+                                | (codes & 0x8000u) << 16);
+#endif
+}
+
+/* LANES neighbours, widened. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
+    if (dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16) {
+        tegroup_impl_lane_bits codes;
+#if TEGROUP_IMPL_CPU_LANES == 8
+#if defined(__F16C__)
+        if (dtype == TEGROUP_DTYPE_F16)
+            return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#endif
+#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
+        codes = (tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#else
+        typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
+        codes = __builtin_convertvector(*(const halves *)(const void *)at, tegroup_impl_lane_bits);
+#endif
+#else
+        const tegroup_impl_quad_halves none = {0};
+        tegroup_impl_quad_words words = {0, 0};
+        int64_t word;
+#if defined(__aarch64__)
+        if (dtype == TEGROUP_DTYPE_F16)
+            return tegroup_impl_cpu_fcvtl(*(const tegroup_impl_four_halves *)(const void *)at);
+#endif
+        memcpy(&word, at, 8);
+        words[0] = word;
+        codes = (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, (tegroup_impl_quad_halves)words,
+                                                             none, 0, 8, 1, 9, 2, 10, 3, 11);
+#endif
+        return dtype == TEGROUP_DTYPE_F16 ? tegroup_impl_cpu_f16(codes) : (tegroup_impl_lanes)(codes << 16);
+    }
+    return *(const tegroup_impl_lanes *)(const void *)at;
+}
+
+/* A bundle of lines is as many as a vector has lanes. How many elements of each are transposed at a time; 0: the type
+ * is none of those that are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_step(tegroup_dtype dtype) {
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16) return 16;
+#endif
+    return dtype == TEGROUP_DTYPE_F32 ? 4 : dtype == TEGROUP_DTYPE_BF16 || dtype == TEGROUP_DTYPE_F16 ? 8 : 0;
+}
+
+/* v[i] = element i of each line of a bundle, widened, for as many i as a step has. To transpose is to interleave one
+ * half of the registers with the other, as often as halving them leaves one. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                    tegroup_impl_lanes v[16]) {
+    tegroup_impl_lanes w[4], next[4];
+    int32_t round, i;
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16) { /* elements 0 to 7 in the lower halves of the registers, 8 to 15 in the upper */
+        typedef int16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+        halves h[8], then[8];
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 8; i++) h[i] = *(const halves *)(const void *)(at + i * stride_bytes);
+        TEGROUP_IMPL_UNROLL
+        for (round = 0; round < 3; round++) {
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 4; i++) {
+                then[2 * i] = TEGROUP_IMPL_SHUFFLE(halves, h[i], h[i + 4], 0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10,
+                                                   26, 11, 27);
+                then[2 * i + 1] = TEGROUP_IMPL_SHUFFLE(halves, h[i], h[i + 4], 4, 20, 5, 21, 6, 22, 7, 23, 12, 28, 13,
+                                                       29, 14, 30, 15, 31);
+            }
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 8; i++) h[i] = then[i];
+        }
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 8; i++) {
+            v[i] = (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(
+                (tegroup_impl_quad_halves)__builtin_ia32_vextractf128_si256((tegroup_impl_lane_ints)h[i], 0));
+            v[i + 8] = (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(
+                (tegroup_impl_quad_halves)__builtin_ia32_vextractf128_si256((tegroup_impl_lane_ints)h[i], 1));
+        }
+        return;
+    }
+#endif
+    /* Two elements of 16 bits are moved as one. Of eight lines 0 to 3 are in the lower halves of the registers. */
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < 4; i++) {
+        const tegroup_impl_quad line = *(const tegroup_impl_quad *)(const void *)(at + i * stride_bytes);
+#if TEGROUP_IMPL_CPU_LANES == 8
+        const tegroup_impl_quad later = *(const tegroup_impl_quad *)(const void *)(at + (i + 4) * stride_bytes);
+        w[i] = TEGROUP_IMPL_JOIN(line, later);
+#else
+        w[i] = line;
+#endif
+    }
+    TEGROUP_IMPL_UNROLL
+    for (round = 0; round < 2; round++) {
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 2; i++) {
+            next[2 * i] = TEGROUP_IMPL_LOWER(w[i], w[i + 2]);
+            next[2 * i + 1] = TEGROUP_IMPL_UPPER(w[i], w[i + 2]);
+        }
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 4; i++) w[i] = next[i];
+    }
+    TEGROUP_IMPL_UNROLL
+    for (i = 0; i < 4; i++) {
+        const tegroup_impl_lane_bits pair = (tegroup_impl_lane_bits)w[i];
+        if (dtype == TEGROUP_DTYPE_BF16) {
+            v[2 * i] = (tegroup_impl_lanes)(pair << 16);
+            v[2 * i + 1] = (tegroup_impl_lanes)(pair & 0xffff0000u);
+        } else if (dtype == TEGROUP_DTYPE_F16) {
+            v[2 * i] = tegroup_impl_cpu_f16(pair & 0xffffu);
+            v[2 * i + 1] = tegroup_impl_cpu_f16(pair >> 16);
+        } else v[i] = w[i];
+    }
+}
+
+/* Codes that are neighbours become numbers, LANES at a time. */
+#if TEGROUP_IMPL_CPU_LANES == 4 || defined(__AVX2__)
+#define TEGROUP_IMPL_DECODES
+
+/* Codes of a byte each: LANES of them in the first elements. */
+TEGROUP_IMPL_INLINE tegroup_impl_quad_bytes tegroup_impl_cpu_load_bytes(const uint8_t *at) {
+    tegroup_impl_quad_words words = {0, 0};
+#if TEGROUP_IMPL_CPU_LANES == 8
+    int64_t word;
+    memcpy(&word, at, 8);
+#else
+    uint32_t word;
+    memcpy(&word, at, 4);
+#endif
+    words[0] = word;
+    return (tegroup_impl_quad_bytes)words;
+}
+
+/* Each lane has a code in its lowest byte and that code's sign in its highest bit, too. */
+TEGROUP_IMPL_INLINE tegroup_impl_lane_bits tegroup_impl_cpu_spread(tegroup_impl_quad_bytes codes) {
+#if TEGROUP_IMPL_CPU_LANES == 8
+#if defined(__clang__)
+    return (tegroup_impl_lane_bits) __builtin_convertvector(
+        __builtin_shufflevector(codes, codes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_lane_ints);
+#else
+    return (tegroup_impl_lane_bits)__builtin_ia32_pmovsxbd256(codes);
+#endif
+#else /* four times, by two instructions */
+    const tegroup_impl_quad_halves twice = (tegroup_impl_quad_halves)TEGROUP_IMPL_SHUFFLE(
+        tegroup_impl_quad_bytes, codes, codes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, twice, twice, 0, 8, 1, 9, 2, 10, 3,
+                                                        11);
+#endif
+}
+
+/* Codes of E2M1, two a byte, the first in its lower half. value: the numbers of all codes. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e2m1(const uint8_t *at, const float *value) {
+    const tegroup_impl_lane_bits none = {0};
+    tegroup_impl_lane_bits codes, magnitudes;
+#if TEGROUP_IMPL_CPU_LANES == 8
+    const tegroup_impl_lane_bits place = {0, 4, 8, 12, 16, 20, 24, 28};
+    uint32_t word;
+    memcpy(&word, at, 4);
+    codes = (none + word) >> place; /* the codes behind it stay above each, where nobody looks */
+    magnitudes = (tegroup_impl_lane_bits)__builtin_ia32_permvarsf256(*(const tegroup_impl_lanes *)(const void *)value,
+                                                                     (tegroup_impl_lane_ints)codes);
+    codes <<= 28;
+#else
+    const tegroup_impl_lane_bits to_top = {1u << 28, 1u << 24, 1u << 20, 1u << 16};
+    uint16_t word;
+    (void)value;
+    memcpy(&word, at, 2);
+    codes = (none + word) * to_top; /* the codes before it stay below each */
+    magnitudes = tegroup_impl_cpu_rebias(codes >> 6 & 7u << 22, 126);
+#endif
+    return (tegroup_impl_lanes)(magnitudes | (codes & 0x80000000u));
+}
+
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e4m3(const uint8_t *at) {
+    const tegroup_impl_lane_bits codes = tegroup_impl_cpu_spread(tegroup_impl_cpu_load_bytes(at)),
+                                 magnitudes = (codes & 0x7fu) << 20,
+                                 x = tegroup_impl_cpu_rebias(magnitudes, 120) | (codes & 0x80000000u),
+                                 is_nan = (tegroup_impl_lane_bits)((tegroup_impl_lane_ints)magnitudes == 0x7f << 20);
+    return (tegroup_impl_lanes)((x & ~is_nan) | is_nan >> 1); /* 0x7fffffff, as elsewhere */
+}
+
+/* Codes of E5M2 are the upper halves of F16's. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) {
+    const tegroup_impl_quad_bytes codes = tegroup_impl_cpu_load_bytes(at);
+#if defined(__F16C__)
+    const tegroup_impl_quad_bytes none = {0};
+    return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256((tegroup_impl_quad_halves)TEGROUP_IMPL_SHUFFLE(
+        tegroup_impl_quad_bytes, none, codes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+#else
+    return tegroup_impl_cpu_f16((tegroup_impl_cpu_spread(codes) & 0xffu) << 8);
+#endif
+}
+#endif
+#endif
+
+/* ==== [62] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+
+/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
+ * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
+ * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
+ * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
+ * the compiler's choice). */
+#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
+#define TEGROUP_IMPL_CPU_TILE_N 256
+#define TEGROUP_IMPL_CPU_TILE_K 256
+#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
+#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
 
 /* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
-#define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
-#define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
-#define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
+#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -7306,19 +7598,6 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
     plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
 
-/* Asks the second cache for a cache line at each of `lines` places. Hardware foresees what one stream reads within a
- * page; but several lines read at a time are as many streams, each soon over, and of lines that lie side by side a
- * little of each page is read at a time. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride_bytes, int32_t lines) {
-#if defined(__GNUC__) || defined(__clang__)
-    int32_t i;
-    for (i = 0; i < lines; i++) __builtin_prefetch(at + i * stride_bytes, 0, 2);
-#else
-    (void)at, (void)stride_bytes, (void)lines;
-#endif
-}
-/* The same for so many bytes from `at` on. */
-#define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 /* Lines side by side are asked for AHEAD_K of k ahead of what is packed: from element kk of k, how many elements
  * further on. Behind the last of k the next panel begins, `panel` elements from this one. */
 #define TEGROUP_IMPL_CPU_AHEAD_K 64
@@ -7327,250 +7606,64 @@ TEGROUP_IMPL_INLINE int64_t tegroup_impl_cpu_ahead(int32_t kk, int32_t k, int64_
                                              : (TEGROUP_IMPL_CPU_AHEAD_K - k) * stride_k + panel;
 }
 
-/* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
-#if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
-#define TEGROUP_IMPL_VECTORS
-#endif
-
-/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers: what a line's loads give
- * are vectors of k, and what is multiplied are vectors of lines. Eight lines that are a power of two apart are as many
- * as the ways of a first-level cache hold. */
-#if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
-#define TEGROUP_IMPL_TRANSPOSES
-#define TEGROUP_IMPL_PIECE_K 64   /* few rows take as much of k at a time: eight lines wait in 2 KB */
-#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
-#if defined(__AVX512VL__)
-#define TEGROUP_IMPL_ANY_REGISTER "+v"
-#else
-#define TEGROUP_IMPL_ANY_REGISTER "+x"
-#endif
-typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(2), may_alias));
-typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint32_t tegroup_impl_oct_bits __attribute__((vector_size(32)));
-typedef short tegroup_impl_halves __attribute__((vector_size(32), aligned(2), may_alias));
-
-/* How many elements of each line are transposed at a time; 0: none are, and the type is packed element by element. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_step(tegroup_dtype dtype) {
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16) return 16; /* the compiler was told of the instruction that widens them */
-#endif
-    return dtype == TEGROUP_DTYPE_F32 ? 4 : dtype == TEGROUP_DTYPE_BF16 ? 8 : 0;
-}
-
-/* v[i] = element i of each of eight lines, widened, for as many i as a step has. To transpose is to interleave one half
- * of the registers with the other, as often as halving them leaves one. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
-                                                    tegroup_impl_oct v[16]) {
-    int32_t round, i;
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16) { /* elements 0 to 7 in the lower halves of the registers, 8 to 15 in the upper */
-        tegroup_impl_halves w[8], next[8];
-        TEGROUP_IMPL_UNROLL
-        for (i = 0; i < 8; i++) w[i] = *(const tegroup_impl_halves *)(const void *)(at + i * stride_bytes);
-        TEGROUP_IMPL_UNROLL
-        for (round = 0; round < 3; round++) {
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < 4; i++) {
-                next[2 * i] =
-                    __builtin_shufflevector(w[i], w[i + 4], 0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27);
-                next[2 * i + 1] =
-                    __builtin_shufflevector(w[i], w[i + 4], 4, 20, 5, 21, 6, 22, 7, 23, 12, 28, 13, 29, 14, 30, 15, 31);
-            }
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < 8; i++) w[i] = next[i];
-        }
-        TEGROUP_IMPL_UNROLL
-        for (i = 0; i < 8; i++) {
-            v[i] = (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
-                __builtin_shufflevector(w[i], w[i], 0, 1, 2, 3, 4, 5, 6, 7));
-            v[i + 8] = (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
-                __builtin_shufflevector(w[i], w[i], 8, 9, 10, 11, 12, 13, 14, 15));
-        }
-        return;
-    }
-#endif
-    { /* lines 0 to 3 in the lower halves of the registers, 4 to 7 in the upper; two BF16 are moved as one element */
-        tegroup_impl_oct w[4], next[4];
-        TEGROUP_IMPL_UNROLL
-        for (i = 0; i < 4; i++)
-            w[i] = __builtin_shufflevector(*(const tegroup_impl_quad *)(const void *)(at + i * stride_bytes),
-                                           *(const tegroup_impl_quad *)(const void *)(at + (i + 4) * stride_bytes), 0,
-                                           1, 2, 3, 4, 5, 6, 7);
-        TEGROUP_IMPL_UNROLL
-        for (round = 0; round < 2; round++) {
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < 2; i++) {
-                next[2 * i] = __builtin_shufflevector(w[i], w[i + 2], 0, 8, 1, 9, 4, 12, 5, 13);
-                next[2 * i + 1] = __builtin_shufflevector(w[i], w[i + 2], 2, 10, 3, 11, 6, 14, 7, 15);
-            }
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < 4; i++) w[i] = next[i];
-        }
-        TEGROUP_IMPL_UNROLL
-        for (i = 0; i < 4; i++)
-            if (dtype == TEGROUP_DTYPE_BF16) {
-                v[2 * i] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] << 16);
-                v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
-            } else v[i] = w[i];
-    }
-}
-
-/* Widens neighbours of F16 eight at a time, where the processor can; returned is how many. (Of BF16 compilers make
- * vectors by themselves.) */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
-    int32_t i = 0;
-#if defined(__F16C__)
-    typedef short eight __attribute__((vector_size(16), aligned(2), may_alias));
-    if (dtype == TEGROUP_DTYPE_F16)
-        for (; i + 8 <= count; i += 8)
-            *(tegroup_impl_oct *)(void *)(to + i) =
-                (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(*(const eight *)(const void *)(at + 2 * i));
-#else
-    (void)dtype, (void)at, (void)count, (void)to;
-#endif
-    return i;
-}
-
-/* Eight lines of k elements, at least a step of them, to panel[k][width]. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
-                                                     int32_t k, int32_t width, float *panel) {
+/* Bundles of lines are transposed in registers: what a line's loads give are vectors of k, and what is multiplied are
+ * vectors of lines. Eight lines that are a power of two apart are as many as the ways of a first-level cache hold. */
+#if defined(TEGROUP_IMPL_CPU_LANES)
+/* A bundle's k elements, at least a step of them, to panel[k][width]. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_bundle(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                      int32_t k, int32_t width, float *panel) {
     const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8;
     int32_t kk, i;
     for (kk = 0; kk < k; kk += step) {
-        tegroup_impl_oct v[16];
+        tegroup_impl_lanes v[16];
         if (kk > k - step) kk = k - step; /* some of the last are packed twice */
         tegroup_impl_cpu_transpose(dtype, at + (int64_t)kk * bytes, stride_bytes, v);
         TEGROUP_IMPL_UNROLL
-        for (i = 0; i < step; i++) *(tegroup_impl_oct *)(void *)(panel + (kk + i) * width) = v[i];
+        for (i = 0; i < step; i++) *(tegroup_impl_lanes *)(void *)(panel + (kk + i) * width) = v[i];
     }
 }
 
-/* All whole eights of `lines` lines, a cache line of each in turn, so that it is read once and rows of the panel are
+/* All whole bundles of `lines` lines, a cache line of each in turn, so that it is read once and rows of the panel are
  * written from end to end; returned is how many lines these are. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_eights(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
-                                                         int32_t lines, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_bundles(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                          int32_t lines, int32_t k, int32_t width, float *panel) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8, most = 64 / bytes, piece = k < most ? k : most;
     int32_t kk, i;
     for (kk = 0; kk < k; kk += piece) {
         if (kk > k - piece) kk = k - piece;
-        for (i = 0; i + 8 <= lines; i += 8) {
+        for (i = 0; i + TEGROUP_IMPL_CPU_LANES <= lines; i += TEGROUP_IMPL_CPU_LANES) {
             const char *from = at + i * stride_bytes + kk * bytes;
-            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes, 8); /* for the next panel */
-            tegroup_impl_cpu_pack_eight(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
+            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes,
+                                     TEGROUP_IMPL_CPU_LANES); /* next panel's */
+            tegroup_impl_cpu_pack_bundle(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
         }
     }
-    return lines / 8 * 8;
+    return lines / TEGROUP_IMPL_CPU_LANES * TEGROUP_IMPL_CPU_LANES;
 }
 
-/* sums[rows][8 * groups lines] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last eight lines are
- * multiplied in their registers. Of two groups the first waits in the panel: two chains of additions, in turn, take no
- * longer than one. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t rows, int32_t groups, const char *at,
-                                                    int64_t stride_bytes, int32_t k, const float *a, float *panel,
-                                                    float *sums) {
-    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1,
-                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
-    const int64_t next = 8 * groups * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
-    tegroup_impl_oct s[TEGROUP_IMPL_MICRO_M][2];
-    int32_t k0, kk, i, r, g;
-    TEGROUP_IMPL_UNROLL
-    for (r = 0; r < rows; r++) {
-        TEGROUP_IMPL_UNROLL
-        for (g = 0; g < groups; g++)
-            s[r][g] = ((const tegroup_impl_oct *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[g];
-    }
-    for (k0 = 0; k0 < k; k0 += TEGROUP_IMPL_PIECE_K, at += TEGROUP_IMPL_PIECE_K * bytes) {
-        const tegroup_impl_oct *waiting = (const tegroup_impl_oct *)(const void *)panel;
-        if (packed) tegroup_impl_cpu_pack_eight(dtype, at, stride_bytes, TEGROUP_IMPL_PIECE_K, 8, panel);
-        for (kk = 0; kk < TEGROUP_IMPL_PIECE_K; kk += step) {
-            tegroup_impl_oct v[16];
-            if (kk * bytes % 64 == 0)
-                tegroup_impl_cpu_foresee(at + kk * bytes + ahead + ((k0 + kk) * bytes + ahead < k * bytes ? 0 : next),
-                                         stride_bytes, 8 * groups);
-            tegroup_impl_cpu_transpose(dtype, at + 8 * packed * stride_bytes + kk * bytes, stride_bytes, v);
-            TEGROUP_IMPL_UNROLL
-            for (i = 0; i < step; i++, a += TEGROUP_IMPL_MICRO_M) {
-                TEGROUP_IMPL_UNROLL
-                for (r = 0; r < rows; r++) {
-                    if (packed) s[r][0] += a[r] * waiting[kk + i];
-                    s[r][packed] += a[r] * v[i];
-                    /* A compiler that saw the next product of the chain might change their order, or, as gcc does for
-                     * AMD's processors, fuse none of a chain's additions. */
-                    __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][packed]));
-                    if (packed) __asm__("" : TEGROUP_IMPL_ANY_REGISTER(s[r][0]));
-                }
-            }
-        }
-    }
-    TEGROUP_IMPL_UNROLL
-    for (r = 0; r < rows; r++) {
-        TEGROUP_IMPL_UNROLL
-        for (g = 0; g < groups; g++) ((tegroup_impl_oct *)(void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[g] = s[r][g];
-    }
+/* Neighbours of F16 are widened a vector at a time; returned is how many. (Of BF16 compilers make vectors by
+ * themselves.) */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, const char *at, int32_t count, float *to) {
+    int32_t i = 0;
+    if (dtype == TEGROUP_DTYPE_F16)
+        for (; i + TEGROUP_IMPL_CPU_LANES <= count; i += TEGROUP_IMPL_CPU_LANES)
+            *(tegroup_impl_lanes *)(void *)(to + i) = tegroup_impl_cpu_widen(TEGROUP_DTYPE_F16, at + 2 * i);
+    return i;
 }
-
-/* The same for `lines` lines and any number of rows from 1 to FEW; A's panels are a_k deep. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t m, int32_t lines, const char *at,
-                                                   int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
-                                                   float *panel, float *sums) {
-    enum { MICRO_M = TEGROUP_IMPL_MICRO_M };
-    const int32_t groups = dtype == TEGROUP_DTYPE_F32 ? 1 : 2; /* four bytes take longer to be read than to be added */
-    int32_t i, j;
-    for (j = 0; j < lines; j += 8 * groups)
-        for (i = 0; i < m; i += MICRO_M) {
-            const char *from = at + j * stride_bytes;
-            const float *rows = a + i * a_k;
-            const int32_t left = m - i;
-            float *to = sums + i * TEGROUP_IMPL_CPU_TILE_N + j;
-            if (MICRO_M > 6 && left > 8)
-                tegroup_impl_cpu_few_typed(dtype, MICRO_M, groups, from, stride_bytes, k, rows, panel, to);
-            else if (MICRO_M > 6 && left > 6)
-                tegroup_impl_cpu_few_typed(dtype, 8, groups, from, stride_bytes, k, rows, panel, to);
-            else if (left > 4) tegroup_impl_cpu_few_typed(dtype, 6, groups, from, stride_bytes, k, rows, panel, to);
-            else if (left > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, rows, panel, to);
-            else if (left > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, rows, panel, to);
-            else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, rows, panel, to);
-        }
-}
-
-/* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
- * few rows and whole groups of lines that can be transposed. */
-static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
-                                               int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
-                                               int32_t k, const float *a, float *panel, float *sums) {
-    const int32_t bytes = tegroup_impl_bits(dtype) / 8, whole = k / TEGROUP_IMPL_PIECE_K * TEGROUP_IMPL_PIECE_K;
-    const char *at = (const char *)data + first * bytes;
-    if (m > TEGROUP_IMPL_FEW || lines % 16 != 0 || stride_k != 1 || tegroup_impl_cpu_step(dtype) == 0) return 0;
-    stride_line *= bytes;
-    if (dtype == TEGROUP_DTYPE_F32)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, k, panel, sums);
-    else if (dtype == TEGROUP_DTYPE_BF16)
-        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, k, panel, sums);
-#if defined(__F16C__)
-    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, k, panel, sums);
-#endif
-    return whole;
-}
-#endif
-/* Where nothing is transposed these do nothing. */
-#if defined(TEGROUP_IMPL_TRANSPOSES)
 #define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
+#define TEGROUP_IMPL_PACK_BUNDLES_f32 tegroup_impl_cpu_pack_bundles
 #define TEGROUP_IMPL_WIDEN_F16_f32 tegroup_impl_cpu_widen_f16
-#define TEGROUP_IMPL_PACK_EIGHTS_f32 tegroup_impl_cpu_pack_eights
-#define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
-#else
+#else /* these do nothing */
 #define TEGROUP_IMPL_STEP_f32(dtype) 0
+#define TEGROUP_IMPL_PACK_BUNDLES_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_WIDEN_F16_f32(dtype, at, count, to) 0
-#define TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, at, stride_bytes, lines, k, width, panel) 0
-#define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
 #define TEGROUP_IMPL_STEP_f64(dtype) 0
+#define TEGROUP_IMPL_PACK_BUNDLES_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_WIDEN_F16_f64(dtype, at, count, to) 0
-#define TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
-#define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
-#define TEGROUP_IMPL_LANES_f32 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
-#define TEGROUP_IMPL_MICRO_N_f32 (2 * TEGROUP_IMPL_LANES_f32)
+#define TEGROUP_IMPL_VECTOR_f32 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
+#define TEGROUP_IMPL_MICRO_N_f32 (2 * TEGROUP_IMPL_VECTOR_f32)
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
@@ -7644,8 +7737,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f32(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f32(dtype))
-                i = TEGROUP_IMPL_PACK_EIGHTS_f32(dtype, (const char *)data + at * bytes, stride_line * bytes, lines, k,
-                                                  width, panel);
+                i = TEGROUP_IMPL_PACK_BUNDLES_f32(dtype, (const char *)data + at * bytes, stride_line * bytes, lines,
+                                                   k, width, panel);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk);
@@ -7691,8 +7784,8 @@ static inline void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float 
     }
 }
 
-#define TEGROUP_IMPL_LANES_f64 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(double)))
-#define TEGROUP_IMPL_MICRO_N_f64 (2 * TEGROUP_IMPL_LANES_f64)
+#define TEGROUP_IMPL_VECTOR_f64 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(double)))
+#define TEGROUP_IMPL_MICRO_N_f64 (2 * TEGROUP_IMPL_VECTOR_f64)
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
@@ -7766,8 +7859,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
         else if (stride_k == 1) {
             i = 0;
             if (TEGROUP_IMPL_STEP_f64(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f64(dtype))
-                i = TEGROUP_IMPL_PACK_EIGHTS_f64(dtype, (const char *)data + at * bytes, stride_line * bytes, lines, k,
-                                                  width, panel);
+                i = TEGROUP_IMPL_PACK_BUNDLES_f64(dtype, (const char *)data + at * bytes, stride_line * bytes, lines,
+                                                   k, width, panel);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk);
@@ -7813,7 +7906,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [62] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [63] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes and its scales, where these have 8 bits, mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -7841,96 +7934,43 @@ static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, 
     return codes->scaled.global;
 }
 
-/* Codes that are neighbours become numbers eight at a time: E2M1's look their magnitudes up in a register, E4M3's have
- * their bits moved to where F32 has them, E5M2's are the upper halves of F16's. */
-#if defined(TEGROUP_IMPL_TRANSPOSES) && defined(__AVX2__)
-typedef int32_t tegroup_impl_oct_ints __attribute__((vector_size(32)));
-typedef int64_t tegroup_impl_words __attribute__((vector_size(16)));
-typedef char tegroup_impl_bytes __attribute__((vector_size(16)));
-
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e2m1(const uint8_t *at, tegroup_impl_oct magnitudes) {
-    const tegroup_impl_oct_bits none = {0, 0, 0, 0, 0, 0, 0, 0}, place = {0, 4, 8, 12, 16, 20, 24, 28};
-    tegroup_impl_oct_bits codes;
-    uint32_t word;
-    memcpy(&word, at, 4);
-    codes = (none + word) >> place; /* the codes behind it stay above each, where nobody looks */
-    magnitudes = (tegroup_impl_oct)__builtin_ia32_permvarsf256(magnitudes, (tegroup_impl_oct_ints)codes);
-    return (tegroup_impl_oct)((tegroup_impl_oct_bits)magnitudes | (codes << 28 & 0x80000000u));
-}
-
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e4m3(tegroup_impl_bytes bytes) {
-    tegroup_impl_oct_bits codes, magnitudes, normal, subnormal, is_subnormal, is_nan, x;
-#if defined(__clang__)
-    codes = (tegroup_impl_oct_bits) __builtin_convertvector(
-        __builtin_shufflevector(bytes, bytes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_oct_ints);
-#else
-    codes = (tegroup_impl_oct_bits)__builtin_ia32_pmovsxbd256(bytes);
-#endif
-    magnitudes = (codes & 0x7fu) << 20;
-    normal = magnitudes + (120u << 23); /* F32's bias is 127, E4M3's 7 */
-    subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct)(magnitudes + (121u << 23)) - 0.015625f); /* m 2^-9 */
-    is_subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes < 1 << 23);
-    is_nan = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes == 0x7f << 20);
-    x = (subnormal & is_subnormal) | (normal & ~is_subnormal) | (codes & 0x80000000u);
-    return (tegroup_impl_oct)((x & ~is_nan) | is_nan >> 1); /* 0x7fffffff, as elsewhere */
-}
-
-#if defined(__F16C__)
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e5m2(tegroup_impl_bytes bytes) {
-    typedef short halves __attribute__((vector_size(16)));
-    const tegroup_impl_bytes none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    return (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
-        (halves)__builtin_shufflevector(none, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
-}
-#endif
-
-/* to[j] = the number of code `at` + j times scale[j * each], for whole eights; returned is how many codes these are. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights_typed(tegroup_dtype dtype, const uint8_t *data, int64_t at,
+#if defined(TEGROUP_IMPL_DECODES)
+/* to[j] = the number of code `at` + j times scale[j * each], for whole vectors; returned is how many these are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_typed(tegroup_dtype dtype, const uint8_t *data, int64_t at,
                                                           int32_t count, const float *value, const float *scale,
                                                           int each, float *to) {
-    const tegroup_impl_oct none = {0, 0, 0, 0, 0, 0, 0, 0}, magnitudes = *(const tegroup_impl_oct *)(const void *)value;
-    tegroup_impl_oct x, factor = none + scale[0];
+    const tegroup_impl_lanes none = {0};
+    tegroup_impl_lanes x, factor = none + scale[0];
     int32_t j;
-    for (j = 0; j + 8 <= count; j += 8) {
-        tegroup_impl_words words = {0, 0};
-        int64_t word;
-        if (dtype == TEGROUP_DTYPE_F4E2M1) x = tegroup_impl_cpu_eight_e2m1(data + (at + j) / 2, magnitudes);
-        else {
-            memcpy(&word, data + at + j, 8);
-            words[0] = word;
-#if defined(__F16C__)
-            if (dtype == TEGROUP_DTYPE_F8E5M2) x = tegroup_impl_cpu_eight_e5m2((tegroup_impl_bytes)words);
-            else
-#endif
-                x = tegroup_impl_cpu_eight_e4m3((tegroup_impl_bytes)words);
-        }
-        if (each) factor = *(const tegroup_impl_oct *)(const void *)(scale + j);
-        *(tegroup_impl_oct *)(void *)(to + j) = x * factor;
+    for (j = 0; j + TEGROUP_IMPL_CPU_LANES <= count; j += TEGROUP_IMPL_CPU_LANES) {
+        x = dtype == TEGROUP_DTYPE_F4E2M1   ? tegroup_impl_cpu_e2m1(data + (at + j) / 2, value)
+            : dtype == TEGROUP_DTYPE_F8E5M2 ? tegroup_impl_cpu_e5m2(data + at + j)
+                                            : tegroup_impl_cpu_e4m3(data + at + j);
+        if (each) factor = *(const tegroup_impl_lanes *)(const void *)(scale + j);
+        *(tegroup_impl_lanes *)(void *)(to + j) = x * factor;
     }
     return j;
 }
 
 /* A product in F32 is the double's, rounded to F32, but that a processor may have been told to take subnormal scales as
  * 0: `normal` says that there is none. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights(tegroup_dtype dtype, const uint8_t *data, int64_t at, int32_t count,
-                                                    const float *value, const float *scale, int each, int normal,
-                                                    float *to) {
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_vectors(tegroup_dtype dtype, const uint8_t *data, int64_t at,
+                                                            int32_t count, const float *value, const float *scale,
+                                                            int each, int normal, float *to) {
     if (!normal) return 0;
     if (dtype == TEGROUP_DTYPE_F8E4M3)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E4M3, data, at, count, value, scale, each, to);
-    if (dtype == TEGROUP_DTYPE_F4E2M1 && at % 2 == 0)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F4E2M1, data, at, count, value, scale, each, to);
-#if defined(__F16C__)
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F8E4M3, data, at, count, value, scale, each, to);
     if (dtype == TEGROUP_DTYPE_F8E5M2)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E5M2, data, at, count, value, scale, each, to);
-#endif
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F8E5M2, data, at, count, value, scale, each, to);
+    if (dtype == TEGROUP_DTYPE_F4E2M1 && at % 2 == 0)
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F4E2M1, data, at, count, value, scale, each, to);
     return 0;
 }
-#define TEGROUP_IMPL_EIGHTS_f32 tegroup_impl_cpu_eights
+#define TEGROUP_IMPL_DECODE_VECTORS_f32 tegroup_impl_cpu_decode_vectors
 #else
-#define TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, value, scale, each, normal, to) 0
+#define TEGROUP_IMPL_DECODE_VECTORS_f32(dtype, data, at, count, value, scale, each, normal, to) 0
 #endif
-#define TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
+#define TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
 
 /* The scale of element k of a line, and in *shared how many from k on have it. *normal becomes 0 where it is not. */
 static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
@@ -7950,8 +7990,8 @@ static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *cod
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
-    int32_t j =
-        apart == 1 ? TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
+    int32_t j = 0;
+    if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_f32(dtype, data, at, count, codes->value, scale, each, normal, to);
     (void)normal;
     if (!each && tegroup_impl_bits(dtype) == 8)
         for (; j < count; j++) to[j * apart] = (float)(codes->value[data[at + j]] * factor);
@@ -8054,8 +8094,8 @@ static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *cod
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
-    int32_t j =
-        apart == 1 ? TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
+    int32_t j = 0;
+    if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, codes->value, scale, each, normal, to);
     (void)normal;
     if (!each && tegroup_impl_bits(dtype) == 8)
         for (; j < count; j++) to[j * apart] = (double)(codes->value[data[at + j]] * factor);
@@ -8151,51 +8191,129 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [63] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
+/* ==== [64] CPU products of few rows, lines transposed (src/cpu/few.h) ==== */
+
+/* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
+ * room holds. */
+#define TEGROUP_IMPL_FEW 12
+#define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
+
+#if defined(TEGROUP_IMPL_CPU_LANES)
+#define TEGROUP_IMPL_PIECE_K 64 /* of k at a time: a bundle waits in 2 KB */
+#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
+
+/* sums[rows][lines of the bundles] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last bundle is
+ * multiplied in its registers. Of two bundles the first waits in the panel: two chains of additions, in turn, take no
+ * longer than one. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t rows, int32_t bundles, const char *at,
+                                                    int64_t stride_bytes, int32_t k, const float *a, float *panel,
+                                                    float *sums) {
+    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = bundles - 1,
+                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
+    const int32_t lines = TEGROUP_IMPL_CPU_LANES * bundles;
+    const int64_t next = lines * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
+    tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][2];
+    int32_t k0, kk, i, r, t;
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (t = 0; t < bundles; t++)
+            s[r][t] = ((const tegroup_impl_lanes *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[t];
+    }
+    for (k0 = 0; k0 < k; k0 += TEGROUP_IMPL_PIECE_K, at += TEGROUP_IMPL_PIECE_K * bytes) {
+        const tegroup_impl_lanes *waiting = (const tegroup_impl_lanes *)(const void *)panel;
+        if (packed)
+            tegroup_impl_cpu_pack_bundle(dtype, at, stride_bytes, TEGROUP_IMPL_PIECE_K, TEGROUP_IMPL_CPU_LANES, panel);
+        for (kk = 0; kk < TEGROUP_IMPL_PIECE_K; kk += step) {
+            tegroup_impl_lanes v[16];
+            if (kk * bytes % 64 == 0)
+                tegroup_impl_cpu_foresee(at + kk * bytes + ahead + ((k0 + kk) * bytes + ahead < k * bytes ? 0 : next),
+                                         stride_bytes, lines);
+            tegroup_impl_cpu_transpose(dtype, at + TEGROUP_IMPL_CPU_LANES * packed * stride_bytes + kk * bytes,
+                                       stride_bytes, v);
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < step; i++, a += TEGROUP_IMPL_MICRO_M) {
+                TEGROUP_IMPL_UNROLL
+                for (r = 0; r < rows; r++) {
+                    if (packed) s[r][0] += a[r] * waiting[kk + i];
+                    s[r][packed] += a[r] * v[i];
+                    /* A compiler that saw the next product of the chain might change their order, or, as gcc does for
+                     * AMD's processors, fuse none of a chain's additions. */
+                    TEGROUP_IMPL_UNKNOWN(s[r][packed]);
+                    if (packed) TEGROUP_IMPL_UNKNOWN(s[r][0]);
+                }
+            }
+        }
+    }
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (t = 0; t < bundles; t++) ((tegroup_impl_lanes *)(void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[t] = s[r][t];
+    }
+}
+
+/* The same for `lines` lines and any number of rows from 1 to FEW; A's panels are a_k deep. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t m, int32_t lines, const char *at,
+                                                   int64_t stride_bytes, int32_t k, const float *a, int32_t a_k,
+                                                   float *panel, float *sums) {
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M };
+    const int32_t bundles = dtype == TEGROUP_DTYPE_F32 ? 1 : 2; /* four bytes take longer to be read than to be added */
+    int32_t i, j;
+    for (j = 0; j < lines; j += TEGROUP_IMPL_CPU_LANES * bundles)
+        for (i = 0; i < m; i += MICRO_M) {
+            const char *from = at + j * stride_bytes;
+            const float *rows = a + i * a_k;
+            const int32_t left = m - i;
+            float *to = sums + i * TEGROUP_IMPL_CPU_TILE_N + j;
+            if (MICRO_M > 6 && left > 8)
+                tegroup_impl_cpu_few_typed(dtype, MICRO_M, bundles, from, stride_bytes, k, rows, panel, to);
+            else if (MICRO_M > 6 && left > 6)
+                tegroup_impl_cpu_few_typed(dtype, 8, bundles, from, stride_bytes, k, rows, panel, to);
+            else if (left > 4) tegroup_impl_cpu_few_typed(dtype, 6, bundles, from, stride_bytes, k, rows, panel, to);
+            else if (left > 2) tegroup_impl_cpu_few_typed(dtype, 4, bundles, from, stride_bytes, k, rows, panel, to);
+            else if (left > 1) tegroup_impl_cpu_few_typed(dtype, 2, bundles, from, stride_bytes, k, rows, panel, to);
+            else tegroup_impl_cpu_few_typed(dtype, 1, bundles, from, stride_bytes, k, rows, panel, to);
+        }
+}
+
+/* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
+ * few rows and whole bundles of lines that can be transposed. */
+static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                               int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                               int32_t k, const float *a, float *panel, float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8, whole = k / TEGROUP_IMPL_PIECE_K * TEGROUP_IMPL_PIECE_K;
+    const char *at = (const char *)data + first * bytes;
+    if (m > TEGROUP_IMPL_FEW || lines % (2 * TEGROUP_IMPL_CPU_LANES) != 0 || stride_k != 1
+        || tegroup_impl_cpu_step(dtype) == 0)
+        return 0;
+    stride_line *= bytes;
+    if (dtype == TEGROUP_DTYPE_F32)
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, k, panel, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16)
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, k, panel, sums);
+    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, k, panel, sums);
+    return whole;
+}
+#define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
+#else
+#define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
+#endif
+#define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
+
+/* ==== [65] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
-#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
+#if defined(TEGROUP_IMPL_CPU_LANES)
+#define TEGROUP_IMPL_LINES_ROWS 4     /* of more rows the tile that packs B is faster */
 #define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
-#if defined(__AVX__)
-#define TEGROUP_IMPL_LINE_LANES 8
-#else
-#define TEGROUP_IMPL_LINE_LANES 4
-#endif
-typedef float tegroup_impl_lanes __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
-typedef uint32_t tegroup_impl_lane_bits __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES)));
-typedef uint16_t tegroup_impl_lane_halves
-    __attribute__((vector_size(2 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
-typedef short tegroup_impl_eight_halves __attribute__((vector_size(16), aligned(2), may_alias));
-
-/* As many elements as there are lanes, widened. */
-TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
-#if defined(__AVX__)
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16)
-        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_eight_halves *)(const void *)at);
-#endif
-#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
-    if (dtype == TEGROUP_DTYPE_BF16)
-        return (tegroup_impl_lanes)((tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(
-                                        *(const tegroup_impl_eight_halves *)(const void *)at)
-                                    << 16);
-#endif
-#endif
-    if (dtype == TEGROUP_DTYPE_BF16)
-        return (tegroup_impl_lanes)(__builtin_convertvector(*(const tegroup_impl_lane_halves *)(const void *)at,
-                                                            tegroup_impl_lane_bits)
-                                    << 16);
-    return *(const tegroup_impl_lanes *)(const void *)at;
-}
 
 /* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is
  * left of k behind whole pairs comes last. So its bits do not depend on how many rows are multiplied together. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_line_typed(tegroup_dtype dtype, int32_t rows, const char *line, int32_t k,
                                                      const float *a, float *sums) {
-    enum { LANES = TEGROUP_IMPL_LINE_LANES };
+    enum { LANES = TEGROUP_IMPL_CPU_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     tegroup_impl_lanes s[TEGROUP_IMPL_LINES_ROWS][2];
     int32_t kk, r, t, i;
@@ -8227,8 +8345,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
                                                       int64_t stride_bytes, int32_t lines, int32_t k, const float *a,
                                                       float *sums) {
     int32_t l;
-    for (l = 0; l < lines; l++)
-        tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
+    for (l = 0; l < lines; l++) tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
 }
 
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
@@ -8242,10 +8359,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const ch
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
 static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
-    int64_t rows = dtype == TEGROUP_DTYPE_F32 ? 3 : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LINES_ROWS : 0;
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16) rows = TEGROUP_IMPL_LINES_ROWS; /* the compiler was told of the instruction */
-#endif
+    const int64_t rows = dtype == TEGROUP_DTYPE_F32                                  ? 3
+                         : dtype == TEGROUP_DTYPE_BF16 || dtype == TEGROUP_DTYPE_F16 ? TEGROUP_IMPL_LINES_ROWS
+                                                                                     : 0;
     return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && desc->op == TEGROUP_OP_FORWARD && p->m <= rows
            && p->b_k == 1 && desc->gather_b.rows == 0;
 }
@@ -8259,9 +8375,7 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
     if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F32, at, stride_line, m, lines, k, a, sums);
     else if (dtype == TEGROUP_DTYPE_BF16)
         tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_BF16, at, stride_line, m, lines, k, a, sums);
-#if defined(__F16C__)
     else tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F16, at, stride_line, m, lines, k, a, sums);
-#endif
 }
 #else
 #define TEGROUP_IMPL_LINES_ROWS 1
@@ -8271,19 +8385,19 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
 #define tegroup_impl_cpu_by_lines_f64(desc, p) 0
 #define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
 
-/* ==== [64] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
+/* ==== [66] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
 
 /* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
  * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
  * B: each element of D is one chain of additions over k. */
-#if TEGROUP_IMPL_LINES_ROWS > 1
-enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_LINE_LANES }; /* in a panel's width */
+#if defined(TEGROUP_IMPL_CPU_LANES)
+enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_CPU_LANES }; /* in a panel's width */
 
 /* sums[rows][`vectors` vectors of lines] += a[k][MICRO_M] * the lines' k elements. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int32_t rows, int32_t vectors,
                                                        const char *at, int64_t stride_bytes, int32_t k, const float *a,
                                                        float *sums) {
-    const int32_t bytes = tegroup_impl_bits(dtype) / 8 * TEGROUP_IMPL_LINE_LANES;
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8 * TEGROUP_IMPL_CPU_LANES;
     tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][TEGROUP_IMPL_BESIDE_VECTORS];
     int32_t kk, r, v;
     TEGROUP_IMPL_UNROLL
@@ -8308,20 +8422,20 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
     }
 }
 
-/* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for half of the lines at
- * a time. */
+/* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for two vectors of lines
+ * at a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32_t m, const char *at,
                                                       int64_t stride_bytes, int32_t k, const float *a, float *sums) {
-    enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS, HALF = VECTORS / 2 };
-    int32_t i, h;
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS };
+    int32_t i, v;
     for (i = 0; i < m; i += MICRO_M, a += MICRO_M * k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
         const int32_t left = m - i;
         if (MICRO_M > 6 && left > 6)
-            for (h = 0; h < 2; h++) {
-                const char *from = at + h * HALF * TEGROUP_IMPL_LINE_LANES * (tegroup_impl_bits(dtype) / 8);
-                float *to = sums + h * HALF * TEGROUP_IMPL_LINE_LANES;
-                if (left > 8) tegroup_impl_cpu_beside_typed(dtype, MICRO_M, HALF, from, stride_bytes, k, a, to);
-                else tegroup_impl_cpu_beside_typed(dtype, 8, HALF, from, stride_bytes, k, a, to);
+            for (v = 0; v < VECTORS; v += 2) {
+                const char *from = at + v * TEGROUP_IMPL_CPU_LANES * (tegroup_impl_bits(dtype) / 8);
+                float *to = sums + v * TEGROUP_IMPL_CPU_LANES;
+                if (left > 8) tegroup_impl_cpu_beside_typed(dtype, MICRO_M, 2, from, stride_bytes, k, a, to);
+                else tegroup_impl_cpu_beside_typed(dtype, 8, 2, from, stride_bytes, k, a, to);
             }
         else if (left > 4) tegroup_impl_cpu_beside_typed(dtype, 6, VECTORS, at, stride_bytes, k, a, sums);
         else if (left > 2) tegroup_impl_cpu_beside_typed(dtype, 4, VECTORS, at, stride_bytes, k, a, sums);
@@ -8340,9 +8454,7 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
     stride_k *= bytes;
     if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, sums);
     else if (dtype == TEGROUP_DTYPE_BF16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, sums);
-#if defined(__F16C__)
     else if (dtype == TEGROUP_DTYPE_F16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, sums);
-#endif
     else return 0;
     return k;
 }
@@ -8351,7 +8463,7 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
 #endif
 #define tegroup_impl_cpu_beside_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, sums) 0
 
-/* ==== [65] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [67] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -8777,7 +8889,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [66] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [68] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -8890,7 +9002,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [67] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [69] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K 64            /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -9005,7 +9117,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [68] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [70] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -9118,7 +9230,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [69] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
+/* ==== [71] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
  * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
@@ -9244,7 +9356,7 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
     if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [70] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
+/* ==== [72] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
@@ -9319,7 +9431,7 @@ static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, teg
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }
 
-/* ==== [71] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [73] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
@@ -9427,7 +9539,7 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
-/* ==== [72] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+/* ==== [74] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
 /* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
  * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D.
@@ -9483,7 +9595,7 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
                         : "by rule: weights are decoded in registers, and groups are long";
 }
 
-/* ==== [73] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [75] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -9602,7 +9714,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [74] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [76] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -9670,7 +9782,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [75] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [77] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
@@ -9742,7 +9854,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                           : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
-/* ==== [76] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [78] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -10098,7 +10210,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [77] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [79] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -10253,7 +10365,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [78] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [80] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -10687,7 +10799,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [79] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [81] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -10960,7 +11072,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [80] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [82] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -11353,7 +11465,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [81] What a call checks (src/gemm/check.h) ==== */
+/* ==== [83] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -11744,7 +11856,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [82] Run (src/gemm/run.h) ==== */
+/* ==== [84] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -11784,7 +11896,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [83] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [85] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -11883,7 +11995,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [84] Formulas (src/cpu/real.h) ==== */
+/* ==== [86] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -11916,7 +12028,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [85] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [87] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -12324,7 +12436,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [86] Activations (src/layer/activation.h) ==== */
+/* ==== [88] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -12752,7 +12864,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [87] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [89] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -13075,7 +13187,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [88] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
+/* ==== [90] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
 enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
@@ -13156,7 +13268,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ==== [89] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [91] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -13722,7 +13834,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [90] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [92] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -13924,7 +14036,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [91] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
+/* ==== [93] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -14343,7 +14455,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
-/* ==== [92] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+/* ==== [94] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
@@ -14500,7 +14612,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [93] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [95] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -15019,7 +15131,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [94] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [96] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -15399,7 +15511,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [95] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [97] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -15658,7 +15770,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [96] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [98] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -16013,7 +16125,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [97] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [99] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -16563,7 +16675,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [98] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [100] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16755,7 +16867,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [99] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [101] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -17008,7 +17120,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [100] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [102] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -17195,7 +17307,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [101] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [103] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -17348,7 +17460,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [102] Validate (src/gemm/validate.h) ==== */
+/* ==== [104] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -17513,7 +17625,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [103] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [105] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17728,7 +17840,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [104] Counts of groups (src/moe/count.h) ==== */
+/* ==== [106] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -17891,7 +18003,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [105] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [107] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -18613,7 +18725,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [106] Router (src/moe/router.h) ==== */
+/* ==== [108] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -19068,7 +19180,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [107] Permutation (src/moe/permutation.h) ==== */
+/* ==== [109] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -19374,7 +19486,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [108] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [110] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -19718,7 +19830,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [109] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [111] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -19896,7 +20008,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [110] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [112] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -19995,7 +20107,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [111] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [113] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -20153,7 +20265,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [112] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [114] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -20397,7 +20509,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [113] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [115] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -20960,7 +21072,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [114] MoE layer (src/moe/layer.h) ==== */
+/* ==== [116] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -21380,7 +21492,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [115] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [117] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -21527,7 +21639,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [116] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [118] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -21610,7 +21722,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [117] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [119] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -22027,7 +22139,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [118] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [120] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

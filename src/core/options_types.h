@@ -12,8 +12,8 @@ typedef enum tegroup_compute {
     TEGROUP_COMPUTE_F32_FAST = 2, /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
                                      many rows its group has, the type of the weights and the instruction set, but
                                      repeat. Today: FORWARD on the CPU of groups of up to 4 rows (weights of F32: 3),
-                                     k contiguous in the weights, compiled by gcc or clang (weights of F16: for
-                                     F16C); all else is as F32 */
+                                     k contiguous in the weights, compiled by gcc (from 9 on) or clang for x86-64 or
+                                     AArch64; all else is as F32 */
     TEGROUP_COMPUTE_FAST_ACCUM = 3 /* FP8's tensor cores keep sums of all of k, in some 14 bits, where F32 takes them
                                      over every 128 of k: errors may be 33 * 2^-13 of the sum of magnitudes for each
                                      32 of k, and are 2^-9 or so for 128. A row's bits do not depend on its company.

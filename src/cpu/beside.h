@@ -4,20 +4,21 @@
 #include "base/version.h"
 #include "formats/dtype_types.h"
 #include "formats/dtype.h"
+#include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
-#include "cpu/lines.h"
+#include "cpu/few.h"
 
 /* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
  * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
  * B: each element of D is one chain of additions over k. */
-#if TEGROUP_IMPL_LINES_ROWS > 1
-enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_LINE_LANES }; /* in a panel's width */
+#if defined(TEGROUP_IMPL_CPU_LANES)
+enum { TEGROUP_IMPL_BESIDE_VECTORS = TEGROUP_IMPL_MICRO_N_f32 / TEGROUP_IMPL_CPU_LANES }; /* in a panel's width */
 
 /* sums[rows][`vectors` vectors of lines] += a[k][MICRO_M] * the lines' k elements. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int32_t rows, int32_t vectors,
                                                        const char *at, int64_t stride_bytes, int32_t k, const float *a,
                                                        float *sums) {
-    const int32_t bytes = tegroup_impl_bits(dtype) / 8 * TEGROUP_IMPL_LINE_LANES;
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8 * TEGROUP_IMPL_CPU_LANES;
     tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][TEGROUP_IMPL_BESIDE_VECTORS];
     int32_t kk, r, v;
     TEGROUP_IMPL_UNROLL
@@ -42,20 +43,20 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_typed(tegroup_dtype dtype, int3
     }
 }
 
-/* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for half of the lines at
- * a time. */
+/* The same for a panel's width of lines and up to FEW rows. More than six rows have registers for two vectors of lines
+ * at a time. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32_t m, const char *at,
                                                       int64_t stride_bytes, int32_t k, const float *a, float *sums) {
-    enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS, HALF = VECTORS / 2 };
-    int32_t i, h;
+    enum { MICRO_M = TEGROUP_IMPL_MICRO_M, VECTORS = TEGROUP_IMPL_BESIDE_VECTORS };
+    int32_t i, v;
     for (i = 0; i < m; i += MICRO_M, a += MICRO_M * k, sums += MICRO_M * TEGROUP_IMPL_CPU_TILE_N) {
         const int32_t left = m - i;
         if (MICRO_M > 6 && left > 6)
-            for (h = 0; h < 2; h++) {
-                const char *from = at + h * HALF * TEGROUP_IMPL_LINE_LANES * (tegroup_impl_bits(dtype) / 8);
-                float *to = sums + h * HALF * TEGROUP_IMPL_LINE_LANES;
-                if (left > 8) tegroup_impl_cpu_beside_typed(dtype, MICRO_M, HALF, from, stride_bytes, k, a, to);
-                else tegroup_impl_cpu_beside_typed(dtype, 8, HALF, from, stride_bytes, k, a, to);
+            for (v = 0; v < VECTORS; v += 2) {
+                const char *from = at + v * TEGROUP_IMPL_CPU_LANES * (tegroup_impl_bits(dtype) / 8);
+                float *to = sums + v * TEGROUP_IMPL_CPU_LANES;
+                if (left > 8) tegroup_impl_cpu_beside_typed(dtype, MICRO_M, 2, from, stride_bytes, k, a, to);
+                else tegroup_impl_cpu_beside_typed(dtype, 8, 2, from, stride_bytes, k, a, to);
             }
         else if (left > 4) tegroup_impl_cpu_beside_typed(dtype, 6, VECTORS, at, stride_bytes, k, a, sums);
         else if (left > 2) tegroup_impl_cpu_beside_typed(dtype, 4, VECTORS, at, stride_bytes, k, a, sums);
@@ -74,9 +75,7 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
     stride_k *= bytes;
     if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F32, m, at, stride_k, k, a, sums);
     else if (dtype == TEGROUP_DTYPE_BF16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_BF16, m, at, stride_k, k, a, sums);
-#if defined(__F16C__)
     else if (dtype == TEGROUP_DTYPE_F16) tegroup_impl_cpu_beside_rows(TEGROUP_DTYPE_F16, m, at, stride_k, k, a, sums);
-#endif
     else return 0;
     return k;
 }

@@ -20,8 +20,10 @@
 #include "core/product.h"
 #include "core/quantised.h"
 #include "cpu/rows.h"
+#include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/quantised.h"
+#include "cpu/few.h"
 #include "cpu/lines.h"
 #include "cpu/beside.h"
 

@@ -9,51 +9,21 @@
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/product.h"
+#include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
-#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
+#if defined(TEGROUP_IMPL_CPU_LANES)
+#define TEGROUP_IMPL_LINES_ROWS 4     /* of more rows the tile that packs B is faster */
 #define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
-#if defined(__AVX__)
-#define TEGROUP_IMPL_LINE_LANES 8
-#else
-#define TEGROUP_IMPL_LINE_LANES 4
-#endif
-typedef float tegroup_impl_lanes __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
-typedef uint32_t tegroup_impl_lane_bits __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES)));
-typedef uint16_t tegroup_impl_lane_halves
-    __attribute__((vector_size(2 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
-typedef short tegroup_impl_eight_halves __attribute__((vector_size(16), aligned(2), may_alias));
-
-/* As many elements as there are lanes, widened. */
-TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
-#if defined(__AVX__)
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16)
-        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_eight_halves *)(const void *)at);
-#endif
-#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
-    if (dtype == TEGROUP_DTYPE_BF16)
-        return (tegroup_impl_lanes)((tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(
-                                        *(const tegroup_impl_eight_halves *)(const void *)at)
-                                    << 16);
-#endif
-#endif
-    if (dtype == TEGROUP_DTYPE_BF16)
-        return (tegroup_impl_lanes)(__builtin_convertvector(*(const tegroup_impl_lane_halves *)(const void *)at,
-                                                            tegroup_impl_lane_bits)
-                                    << 16);
-    return *(const tegroup_impl_lanes *)(const void *)at;
-}
 
 /* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is
  * left of k behind whole pairs comes last. So its bits do not depend on how many rows are multiplied together. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_line_typed(tegroup_dtype dtype, int32_t rows, const char *line, int32_t k,
                                                      const float *a, float *sums) {
-    enum { LANES = TEGROUP_IMPL_LINE_LANES };
+    enum { LANES = TEGROUP_IMPL_CPU_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     tegroup_impl_lanes s[TEGROUP_IMPL_LINES_ROWS][2];
     int32_t kk, r, t, i;
@@ -85,8 +55,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
                                                       int64_t stride_bytes, int32_t lines, int32_t k, const float *a,
                                                       float *sums) {
     int32_t l;
-    for (l = 0; l < lines; l++)
-        tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
+    for (l = 0; l < lines; l++) tegroup_impl_cpu_line_typed(dtype, rows, at + l * stride_bytes, k, a, sums + l);
 }
 
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
@@ -100,10 +69,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const ch
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
 static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
-    int64_t rows = dtype == TEGROUP_DTYPE_F32 ? 3 : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LINES_ROWS : 0;
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16) rows = TEGROUP_IMPL_LINES_ROWS; /* the compiler was told of the instruction */
-#endif
+    const int64_t rows = dtype == TEGROUP_DTYPE_F32                                  ? 3
+                         : dtype == TEGROUP_DTYPE_BF16 || dtype == TEGROUP_DTYPE_F16 ? TEGROUP_IMPL_LINES_ROWS
+                                                                                     : 0;
     return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && desc->op == TEGROUP_OP_FORWARD && p->m <= rows
            && p->b_k == 1 && desc->gather_b.rows == 0;
 }
@@ -117,9 +85,7 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
     if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F32, at, stride_line, m, lines, k, a, sums);
     else if (dtype == TEGROUP_DTYPE_BF16)
         tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_BF16, at, stride_line, m, lines, k, a, sums);
-#if defined(__F16C__)
     else tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F16, at, stride_line, m, lines, k, a, sums);
-#endif
 }
 #else
 #define TEGROUP_IMPL_LINES_ROWS 1

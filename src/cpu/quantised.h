@@ -13,6 +13,7 @@
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "core/quantised.h"
+#include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
 
 /* A quantised operand, and what its codes and its scales, where these have 8 bits, mean. */
@@ -41,96 +42,43 @@ static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, 
     return codes->scaled.global;
 }
 
-/* Codes that are neighbours become numbers eight at a time: E2M1's look their magnitudes up in a register, E4M3's have
- * their bits moved to where F32 has them, E5M2's are the upper halves of F16's. */
-#if defined(TEGROUP_IMPL_TRANSPOSES) && defined(__AVX2__)
-typedef int32_t tegroup_impl_oct_ints __attribute__((vector_size(32)));
-typedef int64_t tegroup_impl_words __attribute__((vector_size(16)));
-typedef char tegroup_impl_bytes __attribute__((vector_size(16)));
-
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e2m1(const uint8_t *at, tegroup_impl_oct magnitudes) {
-    const tegroup_impl_oct_bits none = {0, 0, 0, 0, 0, 0, 0, 0}, place = {0, 4, 8, 12, 16, 20, 24, 28};
-    tegroup_impl_oct_bits codes;
-    uint32_t word;
-    memcpy(&word, at, 4);
-    codes = (none + word) >> place; /* the codes behind it stay above each, where nobody looks */
-    magnitudes = (tegroup_impl_oct)__builtin_ia32_permvarsf256(magnitudes, (tegroup_impl_oct_ints)codes);
-    return (tegroup_impl_oct)((tegroup_impl_oct_bits)magnitudes | (codes << 28 & 0x80000000u));
-}
-
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e4m3(tegroup_impl_bytes bytes) {
-    tegroup_impl_oct_bits codes, magnitudes, normal, subnormal, is_subnormal, is_nan, x;
-#if defined(__clang__)
-    codes = (tegroup_impl_oct_bits) __builtin_convertvector(
-        __builtin_shufflevector(bytes, bytes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_oct_ints);
-#else
-    codes = (tegroup_impl_oct_bits)__builtin_ia32_pmovsxbd256(bytes);
-#endif
-    magnitudes = (codes & 0x7fu) << 20;
-    normal = magnitudes + (120u << 23); /* F32's bias is 127, E4M3's 7 */
-    subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct)(magnitudes + (121u << 23)) - 0.015625f); /* m 2^-9 */
-    is_subnormal = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes < 1 << 23);
-    is_nan = (tegroup_impl_oct_bits)((tegroup_impl_oct_ints)magnitudes == 0x7f << 20);
-    x = (subnormal & is_subnormal) | (normal & ~is_subnormal) | (codes & 0x80000000u);
-    return (tegroup_impl_oct)((x & ~is_nan) | is_nan >> 1); /* 0x7fffffff, as elsewhere */
-}
-
-#if defined(__F16C__)
-TEGROUP_IMPL_INLINE tegroup_impl_oct tegroup_impl_cpu_eight_e5m2(tegroup_impl_bytes bytes) {
-    typedef short halves __attribute__((vector_size(16)));
-    const tegroup_impl_bytes none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    return (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
-        (halves)__builtin_shufflevector(none, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
-}
-#endif
-
-/* to[j] = the number of code `at` + j times scale[j * each], for whole eights; returned is how many codes these are. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights_typed(tegroup_dtype dtype, const uint8_t *data, int64_t at,
+#if defined(TEGROUP_IMPL_DECODES)
+/* to[j] = the number of code `at` + j times scale[j * each], for whole vectors; returned is how many these are. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_typed(tegroup_dtype dtype, const uint8_t *data, int64_t at,
                                                           int32_t count, const float *value, const float *scale,
                                                           int each, float *to) {
-    const tegroup_impl_oct none = {0, 0, 0, 0, 0, 0, 0, 0}, magnitudes = *(const tegroup_impl_oct *)(const void *)value;
-    tegroup_impl_oct x, factor = none + scale[0];
+    const tegroup_impl_lanes none = {0};
+    tegroup_impl_lanes x, factor = none + scale[0];
     int32_t j;
-    for (j = 0; j + 8 <= count; j += 8) {
-        tegroup_impl_words words = {0, 0};
-        int64_t word;
-        if (dtype == TEGROUP_DTYPE_F4E2M1) x = tegroup_impl_cpu_eight_e2m1(data + (at + j) / 2, magnitudes);
-        else {
-            memcpy(&word, data + at + j, 8);
-            words[0] = word;
-#if defined(__F16C__)
-            if (dtype == TEGROUP_DTYPE_F8E5M2) x = tegroup_impl_cpu_eight_e5m2((tegroup_impl_bytes)words);
-            else
-#endif
-                x = tegroup_impl_cpu_eight_e4m3((tegroup_impl_bytes)words);
-        }
-        if (each) factor = *(const tegroup_impl_oct *)(const void *)(scale + j);
-        *(tegroup_impl_oct *)(void *)(to + j) = x * factor;
+    for (j = 0; j + TEGROUP_IMPL_CPU_LANES <= count; j += TEGROUP_IMPL_CPU_LANES) {
+        x = dtype == TEGROUP_DTYPE_F4E2M1   ? tegroup_impl_cpu_e2m1(data + (at + j) / 2, value)
+            : dtype == TEGROUP_DTYPE_F8E5M2 ? tegroup_impl_cpu_e5m2(data + at + j)
+                                            : tegroup_impl_cpu_e4m3(data + at + j);
+        if (each) factor = *(const tegroup_impl_lanes *)(const void *)(scale + j);
+        *(tegroup_impl_lanes *)(void *)(to + j) = x * factor;
     }
     return j;
 }
 
 /* A product in F32 is the double's, rounded to F32, but that a processor may have been told to take subnormal scales as
  * 0: `normal` says that there is none. */
-TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_eights(tegroup_dtype dtype, const uint8_t *data, int64_t at, int32_t count,
-                                                    const float *value, const float *scale, int each, int normal,
-                                                    float *to) {
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_vectors(tegroup_dtype dtype, const uint8_t *data, int64_t at,
+                                                            int32_t count, const float *value, const float *scale,
+                                                            int each, int normal, float *to) {
     if (!normal) return 0;
     if (dtype == TEGROUP_DTYPE_F8E4M3)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E4M3, data, at, count, value, scale, each, to);
-    if (dtype == TEGROUP_DTYPE_F4E2M1 && at % 2 == 0)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F4E2M1, data, at, count, value, scale, each, to);
-#if defined(__F16C__)
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F8E4M3, data, at, count, value, scale, each, to);
     if (dtype == TEGROUP_DTYPE_F8E5M2)
-        return tegroup_impl_cpu_eights_typed(TEGROUP_DTYPE_F8E5M2, data, at, count, value, scale, each, to);
-#endif
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F8E5M2, data, at, count, value, scale, each, to);
+    if (dtype == TEGROUP_DTYPE_F4E2M1 && at % 2 == 0)
+        return tegroup_impl_cpu_decode_typed(TEGROUP_DTYPE_F4E2M1, data, at, count, value, scale, each, to);
     return 0;
 }
-#define TEGROUP_IMPL_EIGHTS_f32 tegroup_impl_cpu_eights
+#define TEGROUP_IMPL_DECODE_VECTORS_f32 tegroup_impl_cpu_decode_vectors
 #else
-#define TEGROUP_IMPL_EIGHTS_f32(dtype, data, at, count, value, scale, each, normal, to) 0
+#define TEGROUP_IMPL_DECODE_VECTORS_f32(dtype, data, at, count, value, scale, each, normal, to) 0
 #endif
-#define TEGROUP_IMPL_EIGHTS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
+#define TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
 
 /* The scale of element k of a line, and in *shared how many from k on have it. *normal becomes 0 where it is not. */
 static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
@@ -151,8 +99,8 @@ static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *co
     const tegroup_dtype dtype = codes->scaled.dtype;
     const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
-    int32_t j =
-        apart == 1 ? TEGROUP_IMPL_EIGHTS_FSUF(dtype, data, at, count, codes->value, scale, each, normal, to) : 0;
+    int32_t j = 0;
+    if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_FSUF(dtype, data, at, count, codes->value, scale, each, normal, to);
     (void)normal;
     if (!each && tegroup_impl_bits(dtype) == 8)
         for (; j < count; j++) to[j * apart] = (REAL)(codes->value[data[at + j]] * factor);

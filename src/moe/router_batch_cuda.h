@@ -7,7 +7,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/vectors.h"
 #include "cpu/real.h"
 #include "cuda/rows.h"
 

@@ -8,7 +8,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/vectors.h"
 #include "moe/router_scheme.h"
 #include "moe/count_cuda.h"
 #include "moe/router_batch_cuda.h"

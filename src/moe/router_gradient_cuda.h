@@ -9,7 +9,7 @@
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/vectors.h"
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 
