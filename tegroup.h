@@ -408,7 +408,7 @@ typedef enum tegroup_scale_method {
 } tegroup_scale_method;
 
 /* What is zero is off. An amax of 0, infinity or NaN goes through the arithmetic like any other, unless special_is_one
- * is set: docs/formats.md says what each preset makes of it. A scale of 0 makes zeros of its block. */
+ * is set: docs/formats.md says what each preset makes of it. The values of a block whose scale is 0 are zeros. */
 typedef struct tegroup_scale_rule {
     tegroup_scale_method method;
     float   amax_floor;             /* a smaller amax counts as this                                             */
@@ -417,7 +417,7 @@ typedef struct tegroup_scale_rule {
     int32_t power_of_two;           /* MULTIPLIER: the multiplier is rounded down to one, DIVISOR: the scale up  */
     int32_t by_reciprocal;          /* DIVISOR: scale = amax * (1 / largest)                                     */
     int32_t divide;                 /* DIVISOR: values are divided by the scale, not multiplied                  */
-    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both                            */
+    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both; not with GIVEN            */
     int32_t nan_shows;              /* 1: a NaN in a block is its amax; 0: amax is that of the other values      */
 } tegroup_scale_rule;
 
@@ -531,7 +531,7 @@ typedef struct tegroup_tensor {
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling, which
-                                             requires them; else NULL. These three: memory of the data        */
+                                             requires them; else not read. These three: memory of the data    */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers; NULL = not
                                              wanted, but a quantiser with current scaling of TENSOR needs it  */
     float          *columnwise_amax;      /* [groups]                                                         */
@@ -563,6 +563,8 @@ typedef struct tegroup_tensor {
  * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
  * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
  * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
+ * Strides must keep the scales apart of a buffer of shape.rows rows (ragged; of a list, too: one group may have all of
+ * them), or of the groups.
  *
  *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
  *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4
@@ -751,7 +753,8 @@ typedef enum tegroup_backend {
 /* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
  * reads all but the workspace, streams and events. A call has its own workspace, streams, events, check_level,
  * cublaslt, host_sizes_final and, for activations, threads. Backend, sm_limit, products' threads and hints are taken
- * from the plan: a call's must be in their range and mean nothing else. All other fields must be as planned. */
+ * from the plan: a call's must be in their range and mean nothing else. All others that the plan's backend reads must
+ * be as planned. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
@@ -863,8 +866,9 @@ typedef struct tegroup_gemm_desc {
                                     DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing
-                                    probability); needs bias                                                       */
+    const void     *row_scale;   /* one number a row of a's buffer, or of b's with bias_of_b (ragged [shape.rows],
+                                    uniform [groups * shape.rows]; not with a list): multiplies the bias of the row
+                                    (its routing probability); needs bias                                          */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's
                                     rows, for weights [groups, k, n], whose wgrad has X for a and dY for b          */
@@ -1299,8 +1303,9 @@ typedef struct tegroup_quantize_desc {
                                           none, but for values as they are); absent = not wanted. Needs grad_output,
                                           whose rows are read once more for it, unless values are kept            */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
-    tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
-                                        that the call touches, but as said above                                  */
+    tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it, the bytes of
+                                        tegroup_tensor_layout, may overlap anything else that the call touches, but as
+                                        said above. scale_parts with TENSOR: UNSUPPORTED, amax has one number a group */
     int32_t            threads;      /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                         time depends on it                                                        */
 } tegroup_quantize_desc;
@@ -1464,7 +1469,8 @@ typedef struct tegroup_mlp_weights {
  * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
  * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
  * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
- * activated, too, unless that is to have values. */
+ * activated, too, unless that is to have values. Of an activated in the workspace no shape, ld, parts or lists are
+ * read. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1591,7 +1597,8 @@ typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
     TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument */
     TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument */
-    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert, of x's dtype; its gradient is that of y,
+                                     with no copy */
     TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required */
     TEGROUP_CHAIN_USER       = 5  /* the caller's functions */
 } tegroup_chain_kind;
@@ -1750,7 +1757,7 @@ typedef struct tegroup_count_desc {
  *   counts       rows of each group, -1 where it is skipped: tegroup_prepare's COUNTS. Beside a buffer [groups, most,
  *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
  *                slabs
- *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
+ *   offsets      the first row of each group, and the row behind group G - 1: tegroup_prepare's OFFSETS where groups
  *                have no gaps, and in any case `starts` beside counts. That last number is the next multiple of block,
  *                so with the snapshot's alignment for block it is num_tokens_post_padded, and in a buffer of whole
  *                blocks offsets from their second number on are cuDNN's padded_offsets
@@ -3647,11 +3654,16 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, name->method, "must be set", 1, 0);
     TEGROUP_IMPL_FACTOR(amax_floor);
     TEGROUP_IMPL_FACTOR(multiplier_max);
+    TEGROUP_IMPL_RULE_REAL(multiplier || rule->multiplier_max == 0, ERROR_COMBINATION, name->multiplier_max,
+                           "must be 0 but for MULTIPLIER", 0, (double)rule->multiplier_max);
     TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
+    TEGROUP_IMPL_RULE_REAL(multiplier || rule->multiplier_of_infinity == 0, ERROR_COMBINATION,
+                           name->multiplier_of_infinity, "must be 0 but for MULTIPLIER", 0,
+                           (double)rule->multiplier_of_infinity);
     TEGROUP_IMPL_SWITCH(power_of_two, multiplier || divisor, "must be 0 but for MULTIPLIER and DIVISOR");
     TEGROUP_IMPL_SWITCH(by_reciprocal, divisor, "must be 0 but for DIVISOR");
     TEGROUP_IMPL_SWITCH(divide, divisor, "must be 0 but for DIVISOR");
-    TEGROUP_IMPL_SWITCH(special_is_one, 1, "");
+    TEGROUP_IMPL_SWITCH(special_is_one, rule->method != TEGROUP_SCALE_GIVEN, "must be 0 with GIVEN: no amax counts");
     TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
 #undef TEGROUP_IMPL_FACTOR
 #undef TEGROUP_IMPL_SWITCH
@@ -3661,6 +3673,30 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                          scales, scale);
     TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
+    return TEGROUP_OK;
+}
+
+/* A call's rule is the one that was planned. */
+static inline tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
+                                                             const tegroup_scale_rule *rule,
+                                                             const tegroup_impl_rule_name *name, tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member)                                                                                      \
+    TEGROUP_IMPL_RULE(planned->member == rule->member, ERROR_PLAN, name->member, "must be as planned",                 \
+                      planned->member, rule->member)
+#define TEGROUP_IMPL_SAME_REAL(member)                                                                                 \
+    TEGROUP_IMPL_RULE_REAL(memcmp(&planned->member, &rule->member, sizeof rule->member) == 0, ERROR_PLAN,              \
+                           name->member, "must be as planned", (double)planned->member, (double)rule->member)
+    TEGROUP_IMPL_SAME(method);
+    TEGROUP_IMPL_SAME_REAL(amax_floor);
+    TEGROUP_IMPL_SAME_REAL(multiplier_max);
+    TEGROUP_IMPL_SAME_REAL(multiplier_of_infinity);
+    TEGROUP_IMPL_SAME(power_of_two);
+    TEGROUP_IMPL_SAME(by_reciprocal);
+    TEGROUP_IMPL_SAME(divide);
+    TEGROUP_IMPL_SAME(special_is_one);
+    TEGROUP_IMPL_SAME(nan_shows);
+#undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_REAL
     return TEGROUP_OK;
 }
 
@@ -10495,6 +10531,18 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     return 1;
 }
 
+/* The types of operands of all the backend's rows for this GPU. */
+static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
+    int32_t count, i;
+    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
+    uint32_t dtypes = 0;
+    for (i = 0; i < count; i++)
+        if (rules[i].backend == c->rule->backend
+            && (rules[i].sm_max == 0 || (c->target->sm >= rules[i].sm_min && c->target->sm <= rules[i].sm_max)))
+            dtypes |= rules[i].operand_dtypes;
+    return dtypes;
+}
+
 /* Types, scalings, and the library's version. */
 static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -10508,7 +10556,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const uint32_t without = bundled ? c->target->built : 0;
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
-                         rule->operand_dtypes, p->a);
+                         tegroup_impl_operand_dtypes(c), p->a);
     TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
                          rule->scalings, p->a_scaling);
@@ -10520,7 +10568,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->b & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "must be one that the backend multiplies here",
-                         rule->operand_dtypes, p->b);
+                         tegroup_impl_operand_dtypes(c), p->b);
     TEGROUP_IMPL_NEED_AS(SCALING, !(without & TEGROUP_IMPL_WITHOUT_FP8) || !tegroup_impl_quantised(p), ERROR_NOT_BUILT,
                          p->a_scaling ? TEGROUP_IMPL_OPERAND_PATH(A, SCALING) : TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                          "must be none in a build with TEGROUP_NO_FP8", TEGROUP_SCALING_NONE,
@@ -11678,19 +11726,20 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
                                                         const tegroup_tensor *t, const tegroup_impl_name *name,
                                                         tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
-    const int listed = tegroup_impl_listed(t);
+    const int listed = tegroup_impl_listed(t), columnwise = tegroup_impl_reads_columnwise(desc, operand);
     tegroup_impl_copy_paths paths;
     tegroup_tensor read;
     if (t->scaling == TEGROUP_SCALING_NONE) return tegroup_impl_check_memory(t, name, level, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     if (listed ? t->shape.groups == 0 : tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     read = tegroup_impl_as_read(desc, operand);
-    paths = tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
                                                 listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
                                                 error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(
         listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? t->shape.groups : tegroup_impl_scale_bytes(t, columnwise), /* no groups: rows have room, scales none */
         listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),
@@ -13022,8 +13071,6 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
                                                    error));
     TEGROUP_IMPL_RULE_AS(SCALING, !given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
                          "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
-    TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
-                      "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
@@ -13890,12 +13937,13 @@ static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, 
                       "must be 0 without a rival", 0, desc->quantize_count);
     TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
                       desc->quantize_count);
-    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
+    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_COMBINATION, "quantize",
                       "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
                       desc->quantize != NULL);
     if (!there) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
-                      "must not be NULL with a rival", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(desc->rival_milliseconds, sizeof(float), "rival_milliseconds", error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->rival_milliseconds, 2 * sizeof(float), plan, sizeof *plan),
+                      ERROR_OVERLAP, "rival_milliseconds", "must not overlap plan", 0, 1);
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
     for (i = 0; i < desc->quantize_count; i++)
@@ -13927,6 +13975,11 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->milliseconds, sizeof(float) * TEGROUP_TUNE_CANDIDATES, plan, sizeof *plan),
+        ERROR_OVERLAP, "milliseconds", "must not overlap plan", 0, 1);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->milliseconds, sizeof(float)), ERROR_ALIGNMENT, "milliseconds",
+                      "must be aligned to its element", sizeof(float), (uintptr_t)desc->milliseconds % sizeof(float));
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));
@@ -15556,9 +15609,7 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
-    TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
-                      "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
-    return TEGROUP_OK;
+    return tegroup_impl_check_planned_rule(&planned->rule, &format.rule, &names->rule, error);
 }
 
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */
@@ -17394,7 +17445,9 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_next(tegroup_impl_validated *copy, co
              && copy->of.elements <= copy->elements;
     copy->sides = within ? tegroup_impl_group_sides(t, view, g) : tegroup_impl_sides_of(0, 0);
     copy->row0 = tegroup_impl_block_of(t, view, g).row0;
-    copy->scales = within ? grid->parts * grid->outer_count * grid->inner_count : 0;
+    /* A group without values has a place for the scale of all of it, and nothing there that counts. */
+    copy->scales =
+        copy->sides.rows > 0 && copy->sides.cols > 0 ? grid->parts * grid->outer_count * grid->inner_count : 0;
     return within;
 }
 
@@ -19392,7 +19445,8 @@ static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_pe
     count.space = desc->space;
     count.groups = desc->shape.groups;
     count.labels = desc->indices;
-    count.counts = tegroup_matrix_of(counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    count.counts = tegroup_matrix_of(NULL, 1, count.groups, TEGROUP_DTYPE_I64);
+    count.counts.data = counts; /* which hold nothing yet */
     return count;
 }
 
@@ -19646,7 +19700,7 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
     const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET,
               by_slots = desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_buffer buffers[4];
+    tegroup_impl_buffer buffers[5];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
@@ -19668,11 +19722,10 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = by_slots
-                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
-                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
-    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 
@@ -21134,6 +21187,8 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_rule_name rows_format_rule = TEGROUP_IMPL_RULE_NAME("rows_format.rule"),
+                                        grad_format_rule = TEGROUP_IMPL_RULE_NAME("grad_format.rule");
     const tegroup_mlp_desc *experts = &desc->experts;
     const tegroup_moe_planned *planned = &plan->planned;
     const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS],
@@ -21169,9 +21224,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
-    TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
-                      #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
-                      now->which.rule.method)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned_rule(&planned->which.rule, &now->which.rule, &which##_rule, error))
     TEGROUP_IMPL_SAME_FORMAT(rows_format);
     TEGROUP_IMPL_SAME_FORMAT(grad_format);
 #undef TEGROUP_IMPL_SAME_FORMAT
@@ -21740,7 +21793,7 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
     int32_t r, i;
     TEGROUP_IMPL_TRY(
         tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
-    TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(windows->addresses, sizeof(void *), "windows.addresses", error));
     TEGROUP_IMPL_RULE(windows->bytes <= (size_t)tegroup_impl_max_bytes(), ERROR_OVERFLOW, "windows.bytes",
                       "must be addressable", tegroup_impl_max_bytes(), INT64_MAX);
     for (r = 0; r < windows->ranks; r++) {
@@ -21755,6 +21808,11 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
         TEGROUP_IMPL_RULE(in_order[r] - in_order[r - 1] >= windows->bytes, ERROR_OVERLAP, "windows.addresses",
                           "must lie windows.bytes apart, or more", windows->bytes, in_order[r] - in_order[r - 1]);
     return TEGROUP_OK;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
+    return tegroup_impl_buffer_of(windows->addresses, (int64_t)sizeof(void *) * windows->ranks, NULL,
+                                  "must not overlap windows.addresses", 0);
 }
 
 /* What a call is given beside the windows may lie in this rank's own, but in no other one. */
@@ -21787,10 +21845,10 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(windows->ranks, *capacity, paths[1], error));
     bytes = tegroup_impl_matrix_bytes(m);
     if (bytes == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0], "must lie in this rank's window",
-                      0, -1);
+    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_VALUE, paths[0], "must lie in this rank's window", 0,
+                      -1);
     first = (int64_t)((uintptr_t)m->data - (uintptr_t)own);
-    TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_CAPACITY, paths[0],
+    TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_VALUE, paths[0],
                       "must lie in this rank's window", windows->bytes, tegroup_impl_add(first, bytes));
     return TEGROUP_OK;
 }
@@ -21814,7 +21872,7 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                              *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links");
     const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
     const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
-    tegroup_impl_buffer buffers[8];
+    tegroup_impl_buffer buffers[9];
     int32_t i;
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -21844,9 +21902,10 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     buffers[4] = tegroup_impl_matrix_buffer(in[1], NULL, "must not overlap scales", 0);
     buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
     buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    buffers[7] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 8, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 4, error));
+    buffers[7] = tegroup_impl_ep_addresses_buffer(&desc->windows);
+    buffers[8] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 9, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 5, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
@@ -21858,7 +21917,7 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
                              *const row_values[5] = TEGROUP_IMPL_MATRIX_PATHS("row_values"),
                              *const values[5] = TEGROUP_IMPL_MATRIX_PATHS("values");
     const int64_t slots = desc->row_of_slot.rows, k = desc->row_of_slot.cols;
-    tegroup_impl_buffer buffers[6];
+    tegroup_impl_buffer buffers[7];
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -21893,8 +21952,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     buffers[3] = tegroup_impl_matrix_buffer(&desc->values, values[0], "must not overlap values", 1);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     buffers[5] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 2, 4, error));
+    buffers[6] = tegroup_impl_ep_addresses_buffer(&desc->windows);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 2, 5, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 

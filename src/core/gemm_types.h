@@ -75,8 +75,9 @@ typedef struct tegroup_gemm_desc {
                                     DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing
-                                    probability); needs bias                                                       */
+    const void     *row_scale;   /* one number a row of a's buffer, or of b's with bias_of_b (ragged [shape.rows],
+                                    uniform [groups * shape.rows]; not with a list): multiplies the bias of the row
+                                    (its routing probability); needs bias                                          */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's
                                     rows, for weights [groups, k, n], whose wgrad has X for a and dY for b          */

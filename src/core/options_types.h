@@ -34,7 +34,8 @@ typedef enum tegroup_backend {
 /* What every planned descriptor has; all zero is the default. A layer hands it on to each of its products. The plan
  * reads all but the workspace, streams and events. A call has its own workspace, streams, events, check_level,
  * cublaslt, host_sizes_final and, for activations, threads. Backend, sm_limit, products' threads and hints are taken
- * from the plan: a call's must be in their range and mean nothing else. All other fields must be as planned. */
+ * from the plan: a call's must be in their range and mean nothing else. All others that the plan's backend reads must
+ * be as planned. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */

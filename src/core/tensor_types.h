@@ -88,7 +88,7 @@ typedef struct tegroup_tensor {
     void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
     void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling, which
-                                             requires them; else NULL. These three: memory of the data        */
+                                             requires them; else not read. These three: memory of the data    */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers; NULL = not
                                              wanted, but a quantiser with current scaling of TENSOR needs it  */
     float          *columnwise_amax;      /* [groups]                                                         */
@@ -120,6 +120,8 @@ typedef struct tegroup_tensor {
  * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
  * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
  * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
+ * Strides must keep the scales apart of a buffer of shape.rows rows (ragged; of a list, too: one group may have all of
+ * them), or of the groups.
  *
  *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
  *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4

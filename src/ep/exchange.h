@@ -38,7 +38,7 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
     int32_t r, i;
     TEGROUP_IMPL_TRY(
         tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
-    TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(windows->addresses, sizeof(void *), "windows.addresses", error));
     TEGROUP_IMPL_RULE(windows->bytes <= (size_t)tegroup_impl_max_bytes(), ERROR_OVERFLOW, "windows.bytes",
                       "must be addressable", tegroup_impl_max_bytes(), INT64_MAX);
     for (r = 0; r < windows->ranks; r++) {
@@ -53,6 +53,11 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
         TEGROUP_IMPL_RULE(in_order[r] - in_order[r - 1] >= windows->bytes, ERROR_OVERLAP, "windows.addresses",
                           "must lie windows.bytes apart, or more", windows->bytes, in_order[r] - in_order[r - 1]);
     return TEGROUP_OK;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
+    return tegroup_impl_buffer_of(windows->addresses, (int64_t)sizeof(void *) * windows->ranks, NULL,
+                                  "must not overlap windows.addresses", 0);
 }
 
 /* What a call is given beside the windows may lie in this rank's own, but in no other one. */
@@ -85,10 +90,10 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(windows->ranks, *capacity, paths[1], error));
     bytes = tegroup_impl_matrix_bytes(m);
     if (bytes == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0], "must lie in this rank's window",
-                      0, -1);
+    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_VALUE, paths[0], "must lie in this rank's window", 0,
+                      -1);
     first = (int64_t)((uintptr_t)m->data - (uintptr_t)own);
-    TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_CAPACITY, paths[0],
+    TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_VALUE, paths[0],
                       "must lie in this rank's window", windows->bytes, tegroup_impl_add(first, bytes));
     return TEGROUP_OK;
 }
@@ -112,7 +117,7 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                              *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links");
     const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
     const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
-    tegroup_impl_buffer buffers[8];
+    tegroup_impl_buffer buffers[9];
     int32_t i;
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -142,9 +147,10 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     buffers[4] = tegroup_impl_matrix_buffer(in[1], NULL, "must not overlap scales", 0);
     buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
     buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    buffers[7] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 8, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 4, error));
+    buffers[7] = tegroup_impl_ep_addresses_buffer(&desc->windows);
+    buffers[8] = tegroup_impl_matrix_buffer(&desc->row_links, links[0], "must not overlap row_links", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 9, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 5, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
@@ -156,7 +162,7 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
                              *const row_values[5] = TEGROUP_IMPL_MATRIX_PATHS("row_values"),
                              *const values[5] = TEGROUP_IMPL_MATRIX_PATHS("values");
     const int64_t slots = desc->row_of_slot.rows, k = desc->row_of_slot.cols;
-    tegroup_impl_buffer buffers[6];
+    tegroup_impl_buffer buffers[7];
     *capacity = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -191,8 +197,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     buffers[3] = tegroup_impl_matrix_buffer(&desc->values, values[0], "must not overlap values", 1);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     buffers[5] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 2, 4, error));
+    buffers[6] = tegroup_impl_ep_addresses_buffer(&desc->windows);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 2, 5, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 

@@ -6,6 +6,7 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "base/linkage.h"
+#include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/convert.h"
@@ -244,11 +245,16 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, name->method, "must be set", 1, 0);
     TEGROUP_IMPL_FACTOR(amax_floor);
     TEGROUP_IMPL_FACTOR(multiplier_max);
+    TEGROUP_IMPL_RULE_REAL(multiplier || rule->multiplier_max == 0, ERROR_COMBINATION, name->multiplier_max,
+                           "must be 0 but for MULTIPLIER", 0, (double)rule->multiplier_max);
     TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
+    TEGROUP_IMPL_RULE_REAL(multiplier || rule->multiplier_of_infinity == 0, ERROR_COMBINATION,
+                           name->multiplier_of_infinity, "must be 0 but for MULTIPLIER", 0,
+                           (double)rule->multiplier_of_infinity);
     TEGROUP_IMPL_SWITCH(power_of_two, multiplier || divisor, "must be 0 but for MULTIPLIER and DIVISOR");
     TEGROUP_IMPL_SWITCH(by_reciprocal, divisor, "must be 0 but for DIVISOR");
     TEGROUP_IMPL_SWITCH(divide, divisor, "must be 0 but for DIVISOR");
-    TEGROUP_IMPL_SWITCH(special_is_one, 1, "");
+    TEGROUP_IMPL_SWITCH(special_is_one, rule->method != TEGROUP_SCALE_GIVEN, "must be 0 with GIVEN: no amax counts");
     TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
 #undef TEGROUP_IMPL_FACTOR
 #undef TEGROUP_IMPL_SWITCH
@@ -258,6 +264,30 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                          scales, scale);
     TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
+    return TEGROUP_OK;
+}
+
+/* A call's rule is the one that was planned. */
+static inline tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
+                                                             const tegroup_scale_rule *rule,
+                                                             const tegroup_impl_rule_name *name, tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member)                                                                                      \
+    TEGROUP_IMPL_RULE(planned->member == rule->member, ERROR_PLAN, name->member, "must be as planned",                 \
+                      planned->member, rule->member)
+#define TEGROUP_IMPL_SAME_REAL(member)                                                                                 \
+    TEGROUP_IMPL_RULE_REAL(memcmp(&planned->member, &rule->member, sizeof rule->member) == 0, ERROR_PLAN,              \
+                           name->member, "must be as planned", (double)planned->member, (double)rule->member)
+    TEGROUP_IMPL_SAME(method);
+    TEGROUP_IMPL_SAME_REAL(amax_floor);
+    TEGROUP_IMPL_SAME_REAL(multiplier_max);
+    TEGROUP_IMPL_SAME_REAL(multiplier_of_infinity);
+    TEGROUP_IMPL_SAME(power_of_two);
+    TEGROUP_IMPL_SAME(by_reciprocal);
+    TEGROUP_IMPL_SAME(divide);
+    TEGROUP_IMPL_SAME(special_is_one);
+    TEGROUP_IMPL_SAME(nan_shows);
+#undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_REAL
     return TEGROUP_OK;
 }
 

@@ -80,7 +80,7 @@ typedef enum tegroup_scale_method {
 } tegroup_scale_method;
 
 /* What is zero is off. An amax of 0, infinity or NaN goes through the arithmetic like any other, unless special_is_one
- * is set: docs/formats.md says what each preset makes of it. A scale of 0 makes zeros of its block. */
+ * is set: docs/formats.md says what each preset makes of it. The values of a block whose scale is 0 are zeros. */
 typedef struct tegroup_scale_rule {
     tegroup_scale_method method;
     float   amax_floor;             /* a smaller amax counts as this                                             */
@@ -89,7 +89,7 @@ typedef struct tegroup_scale_rule {
     int32_t power_of_two;           /* MULTIPLIER: the multiplier is rounded down to one, DIVISOR: the scale up  */
     int32_t by_reciprocal;          /* DIVISOR: scale = amax * (1 / largest)                                     */
     int32_t divide;                 /* DIVISOR: values are divided by the scale, not multiplied                  */
-    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both                            */
+    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both; not with GIVEN            */
     int32_t nan_shows;              /* 1: a NaN in a block is its amax; 0: amax is that of the other values      */
 } tegroup_scale_rule;
 

@@ -241,19 +241,20 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
                                                         const tegroup_tensor *t, const tegroup_impl_name *name,
                                                         tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
-    const int listed = tegroup_impl_listed(t);
+    const int listed = tegroup_impl_listed(t), columnwise = tegroup_impl_reads_columnwise(desc, operand);
     tegroup_impl_copy_paths paths;
     tegroup_tensor read;
     if (t->scaling == TEGROUP_SCALING_NONE) return tegroup_impl_check_memory(t, name, level, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     if (listed ? t->shape.groups == 0 : tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     read = tegroup_impl_as_read(desc, operand);
-    paths = tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
                                                 listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
                                                 error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(
         listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? t->shape.groups : tegroup_impl_scale_bytes(t, columnwise), /* no groups: rows have room, scales none */
         listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),

@@ -101,7 +101,9 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_next(tegroup_impl_validated *copy, co
              && copy->of.elements <= copy->elements;
     copy->sides = within ? tegroup_impl_group_sides(t, view, g) : tegroup_impl_sides_of(0, 0);
     copy->row0 = tegroup_impl_block_of(t, view, g).row0;
-    copy->scales = within ? grid->parts * grid->outer_count * grid->inner_count : 0;
+    /* A group without values has a place for the scale of all of it, and nothing there that counts. */
+    copy->scales =
+        copy->sides.rows > 0 && copy->sides.cols > 0 ? grid->parts * grid->outer_count * grid->inner_count : 0;
     return within;
 }
 

@@ -147,6 +147,18 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     return 1;
 }
 
+/* The types of operands of all the backend's rows for this GPU. */
+static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
+    int32_t count, i;
+    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
+    uint32_t dtypes = 0;
+    for (i = 0; i < count; i++)
+        if (rules[i].backend == c->rule->backend
+            && (rules[i].sm_max == 0 || (c->target->sm >= rules[i].sm_min && c->target->sm <= rules[i].sm_max)))
+            dtypes |= rules[i].operand_dtypes;
+    return dtypes;
+}
+
 /* Types, scalings, and the library's version. */
 static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -160,7 +172,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const uint32_t without = bundled ? c->target->built : 0;
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
-                         rule->operand_dtypes, p->a);
+                         tegroup_impl_operand_dtypes(c), p->a);
     TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
                          rule->scalings, p->a_scaling);
@@ -172,7 +184,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->b & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "must be one that the backend multiplies here",
-                         rule->operand_dtypes, p->b);
+                         tegroup_impl_operand_dtypes(c), p->b);
     TEGROUP_IMPL_NEED_AS(SCALING, !(without & TEGROUP_IMPL_WITHOUT_FP8) || !tegroup_impl_quantised(p), ERROR_NOT_BUILT,
                          p->a_scaling ? TEGROUP_IMPL_OPERAND_PATH(A, SCALING) : TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                          "must be none in a build with TEGROUP_NO_FP8", TEGROUP_SCALING_NONE,

@@ -17,7 +17,8 @@ typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
     TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument */
     TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument */
-    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert, of x's dtype; its gradient is that of y,
+                                     with no copy */
     TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required */
     TEGROUP_CHAIN_USER       = 5  /* the caller's functions */
 } tegroup_chain_kind;

@@ -9,10 +9,10 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "layer/mlp_types.h"
-#include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "formats/scale_rule.h"
 #include "core/layout.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
@@ -69,9 +69,7 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
-    TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
-                      "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
-    return TEGROUP_OK;
+    return tegroup_impl_check_planned_rule(&planned->rule, &format.rule, &names->rule, error);
 }
 
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */

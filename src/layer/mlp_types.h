@@ -75,7 +75,8 @@ typedef struct tegroup_mlp_weights {
  * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
  * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
  * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
- * activated, too, unless that is to have values. */
+ * activated, too, unless that is to have values. Of an activated in the workspace no shape, ld, parts or lists are
+ * read. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */

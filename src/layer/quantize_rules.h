@@ -185,8 +185,6 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
                                                    error));
     TEGROUP_IMPL_RULE_AS(SCALING, !given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
                          "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
-    TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
-                      "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);

@@ -61,8 +61,9 @@ typedef struct tegroup_quantize_desc {
                                           none, but for values as they are); absent = not wanted. Needs grad_output,
                                           whose rows are read once more for it, unless values are kept            */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
-    tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
-                                        that the call touches, but as said above                                  */
+    tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it, the bytes of
+                                        tegroup_tensor_layout, may overlap anything else that the call touches, but as
+                                        said above. scale_parts with TENSOR: UNSUPPORTED, amax has one number a group */
     int32_t            threads;      /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                         time depends on it                                                        */
 } tegroup_quantize_desc;

@@ -11,6 +11,7 @@
 #include "base/rules.h"
 #include "base/range.h"
 #include "core/field_names.h"
+#include "core/checks.h"
 #include "core/numerics.h"
 #include "core/choice.h"
 #include "gemm/backends.h"
@@ -72,12 +73,13 @@ static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, 
                       "must be 0 without a rival", 0, desc->quantize_count);
     TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
                       desc->quantize_count);
-    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
+    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_COMBINATION, "quantize",
                       "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
                       desc->quantize != NULL);
     if (!there) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
-                      "must not be NULL with a rival", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(desc->rival_milliseconds, sizeof(float), "rival_milliseconds", error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->rival_milliseconds, 2 * sizeof(float), plan, sizeof *plan),
+                      ERROR_OVERLAP, "rival_milliseconds", "must not overlap plan", 0, 1);
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
     for (i = 0; i < desc->quantize_count; i++)
@@ -109,6 +111,11 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->milliseconds, sizeof(float) * TEGROUP_TUNE_CANDIDATES, plan, sizeof *plan),
+        ERROR_OVERLAP, "milliseconds", "must not overlap plan", 0, 1);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->milliseconds, sizeof(float)), ERROR_ALIGNMENT, "milliseconds",
+                      "must be aligned to its element", sizeof(float), (uintptr_t)desc->milliseconds % sizeof(float));
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));

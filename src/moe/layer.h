@@ -19,6 +19,7 @@
 #include "base/rules.h"
 #include "base/range.h"
 #include "core/constructors.h"
+#include "formats/scale_rule.h"
 #include "core/layout.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
@@ -102,6 +103,8 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
 static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
                                                             const tegroup_moe_planned *now,
                                                             const tegroup_moe_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_rule_name rows_format_rule = TEGROUP_IMPL_RULE_NAME("rows_format.rule"),
+                                        grad_format_rule = TEGROUP_IMPL_RULE_NAME("grad_format.rule");
     const tegroup_mlp_desc *experts = &desc->experts;
     const tegroup_moe_planned *planned = &plan->planned;
     const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS],
@@ -137,9 +140,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
-    TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
-                      #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
-                      now->which.rule.method)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned_rule(&planned->which.rule, &now->which.rule, &which##_rule, error))
     TEGROUP_IMPL_SAME_FORMAT(rows_format);
     TEGROUP_IMPL_SAME_FORMAT(grad_format);
 #undef TEGROUP_IMPL_SAME_FORMAT

@@ -236,7 +236,8 @@ static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_pe
     count.space = desc->space;
     count.groups = desc->shape.groups;
     count.labels = desc->indices;
-    count.counts = tegroup_matrix_of(counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    count.counts = tegroup_matrix_of(NULL, 1, count.groups, TEGROUP_DTYPE_I64);
+    count.counts.data = counts; /* which hold nothing yet */
     return count;
 }
 

@@ -119,7 +119,7 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
     const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET,
               by_slots = desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_buffer buffers[4];
+    tegroup_impl_buffer buffers[5];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
@@ -141,11 +141,10 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = by_slots
-                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
-                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
-    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 

@@ -41,7 +41,7 @@ typedef struct tegroup_count_desc {
  *   counts       rows of each group, -1 where it is skipped: tegroup_prepare's COUNTS. Beside a buffer [groups, most,
  *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
  *                slabs
- *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
+ *   offsets      the first row of each group, and the row behind group G - 1: tegroup_prepare's OFFSETS where groups
  *                have no gaps, and in any case `starts` beside counts. That last number is the next multiple of block,
  *                so with the snapshot's alignment for block it is num_tokens_post_padded, and in a buffer of whole
  *                blocks offsets from their second number on are cuDNN's padded_offsets

@@ -271,6 +271,12 @@ TEST(ep, windows_are_checked) {
 #define SPOIL(x) x.windows.addresses = NULL
     BOTH(SPOIL, NULL_ARGUMENT, "windows.addresses", 1, 0);
 #undef SPOIL
+#define SPOIL(x) x.windows.addresses = (void *const *)(const void *)((const char *)x.windows.addresses + 1)
+    BOTH(SPOIL, ALIGNMENT, "windows.addresses", sizeof(void *), ((uintptr_t)g.addresses + 1) % sizeof(void *));
+#undef SPOIL
+#define SPOIL(x) x.windows.addresses = (void *const *)memcpy(g.addresses[0], g.addresses, sizeof(void *) * 2)
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
 #define SPOIL(x) g.addresses[0] = NULL
     BOTH(SPOIL, NULL_ARGUMENT, "windows.addresses", -1, 0);
 #undef SPOIL
@@ -297,13 +303,13 @@ TEST(ep, windows_are_checked) {
     BOTH(SPOIL, OVERFLOW, "windows.bytes", INT64_MAX - 1, INT64_MAX);
 #undef SPOIL
 #define SPOIL(x) x.windows.bytes = 191
-    BOTH(SPOIL, CAPACITY, "rows.data", 191, 192);
+    BOTH(SPOIL, VALUE, "rows.data", 191, 192);
 #undef SPOIL
 #define SPOIL(x) x.rows.data = (char *)g.addresses[1] - 4
-    BOTH(SPOIL, CAPACITY, "rows.data", 0, -1);
+    BOTH(SPOIL, VALUE, "rows.data", 0, -1);
 #undef SPOIL
 #define SPOIL(x) x.rows.data = (char *)g.addresses[1] + WINDOW - 188
-    BOTH(SPOIL, CAPACITY, "rows.data", WINDOW, WINDOW + 4);
+    BOTH(SPOIL, VALUE, "rows.data", WINDOW, WINDOW + 4);
 #undef SPOIL
 #define SPOIL(x) x.rows.rows = TEGROUP_MAX_COLS / 2 + 1
     BOTH(SPOIL, VALUE, "rows.rows", TEGROUP_MAX_COLS / 2, TEGROUP_MAX_COLS / 2 + 1);
@@ -339,7 +345,7 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(dispatch, g.dispatch.row_links.dtype = TEGROUP_DTYPE_I64, DTYPE, "row_links.dtype", 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64);
     REFUSED(dispatch, g.dispatch.row_links.dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_links.dtype", error.expected, 0);
     REFUSED(dispatch, g.dispatch.row_links.rows = 5, SHAPE, "row_links.rows", 6, 5);
-    REFUSED(dispatch, g.dispatch.row_links.data = g.links, CAPACITY, "row_links.data", error.expected, error.got);
+    REFUSED(dispatch, g.dispatch.row_links.data = g.links, VALUE, "row_links.data", error.expected, error.got);
     REFUSED(dispatch, g.dispatch.row_links.data = g.dispatch.rows.data, OVERLAP, "rows.data", 0, 1);
     REFUSED(combine, g.combine.by_owner = 2, VALUE, "by_owner", 1, 2);
     REFUSED(combine, g.combine.by_owner = 1, COMBINATION, "weights.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32);

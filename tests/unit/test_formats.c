@@ -671,6 +671,9 @@ TEST(formats, scale_rules_that_cannot_be_are_refused) {
     REFUSED(TE_BLOCK, divide = 1, ERROR_COMBINATION, "divide");
     REFUSED(TE_BLOCK, special_is_one = -1, ERROR_VALUE, "special_is_one");
     REFUSED(TE_BLOCK, nan_shows = 2, ERROR_VALUE, "nan_shows");
+    REFUSED(TE_DELAYED, special_is_one = 1, ERROR_COMBINATION, "special_is_one");
+    REFUSED(DEEPGEMM, multiplier_max = 1, ERROR_COMBINATION, "multiplier_max");
+    REFUSED(DEEPGEMM, multiplier_of_infinity = 1, ERROR_COMBINATION, "multiplier_of_infinity");
 #undef REFUSED
     rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
     ASSERT_EQ(tegroup_scale_block(NULL, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F32, 1, 1, &block, &error), TEGROUP_ERROR_NULL_ARGUMENT);

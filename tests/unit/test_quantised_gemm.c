@@ -297,6 +297,15 @@ TEST(quantised_gemm, memory) {
     ASSERT_NE(tegroup_gemm_check(&p.plan, &p.desc, &p.error), TEGROUP_OK);
     ASSERT_STREQ((uintptr_t)p.desc.d.data % 4 != 0 ? "b.global_scale_inv" : "d.data", p.error.field);
     problem_release(&p);
+
+    /* no groups: rows have room, and scales have none */
+    do quantised_problem(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q, 0);
+    while ((p.s.groups != 0 || p.s.lists != 0 || p.desc.a.shape.rows == 0 || p.desc.a.scale_outer_stride != 0) && (problem_release(&p), 1));
+    p.desc.a.scale_inv = p.desc.b.scale_inv = NULL;
+    ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
+    ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
+    ASSERT_EQ(tegroup_gemm_check(&p.plan, &p.desc, &p.error), TEGROUP_OK);
+    problem_release(&p);
 }
 
 /* Pairs that are not multiplied are refused, with what goes with a; and a call's formats are those of its plan. */

@@ -676,8 +676,8 @@ TEST(quantised_mlp, refuses_by_field) {
         REFUSED(mlp, 0, bad.preactivation.dtype = f->forward; bad.preactivation.scaling = f->rows, TEGROUP_ERROR_UNSUPPORTED, "preactivation.scaling");
         REFUSED(mlp, 0, bad.fusion = TEGROUP_FUSION_REQUIRED, TEGROUP_ERROR_UNSUPPORTED, "fusion");
         REFUSED(mlp, 0, bad.fc2_bias_scaled = 1, TEGROUP_ERROR_UNSUPPORTED, "grad_row_scale");
-        REFUSED(mlp, 1, bad.activated_rule.amax_floor = 1, TEGROUP_ERROR_PLAN, "activated_rule.method");
-        REFUSED(mlp, 1, bad.grad_rule.nan_shows ^= 1, TEGROUP_ERROR_PLAN, "grad_rule.method");
+        REFUSED(mlp, 1, bad.activated_rule.amax_floor = 1, TEGROUP_ERROR_PLAN, "activated_rule.amax_floor");
+        REFUSED(mlp, 1, bad.grad_rule.nan_shows ^= 1, TEGROUP_ERROR_PLAN, "grad_rule.nan_shows");
         REFUSED(mlp, 1, bad.grad_preactivation.columnwise_order = (tegroup_columnwise_order)!bad.grad_preactivation.columnwise_order, TEGROUP_ERROR_PLAN, "grad_preactivation.columnwise_order");
         REFUSED(mlp, 1, bad.grad_preactivation.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.data");
         REFUSED(mlp, 1, bad.grad_preactivation.scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_preactivation.scale_inv");

@@ -974,9 +974,13 @@ TEST(status, tune_save_load) {
     BAD(tune, RIVAL; w.tune.rival_plan = NULL, COMBINATION, "rival", 0, 1);
     BAD(tune, w.tune.quantize_count = 1, COMBINATION, "quantize_count", 0, 1);
     BAD(tune, RIVAL; w.tune.quantize_count = -1, VALUE, "quantize_count", 0, -1);
-    BAD(tune, RIVAL; w.tune.quantize_count = 1, NULL_ARGUMENT, "quantize", 1, 0);
-    BAD(tune, RIVAL; w.tune.quantize = &w.quantize, NULL_ARGUMENT, "quantize", 0, 1);
+    BAD(tune, RIVAL; w.tune.quantize_count = 1, COMBINATION, "quantize", 1, 0);
+    BAD(tune, RIVAL; w.tune.quantize = &w.quantize, COMBINATION, "quantize", 0, 1);
     BAD(tune, RIVAL; w.tune.rival_milliseconds = NULL, NULL_ARGUMENT, "rival_milliseconds", 1, 0);
+    BAD(tune, RIVAL; w.tune.rival_milliseconds = (float *)(void *)((char *)rival + 2), ALIGNMENT, "rival_milliseconds", 4, ((uintptr_t)rival + 2) % 4);
+    BAD(tune, RIVAL; w.tune.rival_milliseconds = (float *)(void *)&w.forward_plan, OVERLAP, "rival_milliseconds", 0, 1);
+    BAD(tune, w.tune.milliseconds = (float *)(void *)((char *)measured + 1), ALIGNMENT, "milliseconds", 4, ((uintptr_t)measured + 1) % 4);
+    BAD(tune, w.tune.milliseconds = (float *)(void *)&w.forward_plan, OVERLAP, "milliseconds", 0, 1);
     spoil_nothing();
     RIVAL;
     w.tune.rival = &w.forward;
@@ -1126,7 +1130,8 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 130900)->c = w.dgrad.d; w.dgrad.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED,
         "target.cublaslt_version", 131000, 130900);
     BAD(plan_target, device(grouped, 90, 131000)->b.group_stride = 100, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
-    BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype", 1u << TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
+    BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype",
+        1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, LISTED(looped()->b, DEVICE), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
@@ -2261,6 +2266,11 @@ TEST(status, permute) {
     OVERLAP(permute, p->permuted, "permuted", LAST(w.tokens));
     OVERLAP(permute, p->permuted, "permuted", LAST(w.slot_of_row));
     OVERLAP(permute, p->permuted, "permuted", LAST(w.weights));
+    spoil_nothing(); /* a map that is not read, since the other one is there, too */
+    p->row_of_slot = tegroup_matrix_of(w.slot_of_row, p->tokens.rows, p->k, p->slot_of_row.dtype);
+    p->slot_of_row.data = p->permuted.data;
+    ASSERT_EQ(TEGROUP_ERROR_OVERLAP, call_permute(&error));
+    ASSERT_STREQ("permuted.data", error.field);
     NO_GPU(permute, w.permute);
 }
 

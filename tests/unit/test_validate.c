@@ -200,6 +200,23 @@ TEST(validate, quantised_bounds) {
 }
 
 /* What an address must be, and what goes with what. */
+/* What the scale of a group without values is, nobody has said. */
+TEST(validate, scales_of_groups_without_values) {
+    static const unsigned char codes[64];
+    static const float scales[2] = {NAN, NAN};
+    static const int64_t sizes[][2] = {{0, 32}, {2, 0}, {0, 0}, {2, 16}};
+    for (int i = 0; i < 4; i++) {
+        tegroup_validation got;
+        tegroup_error error;
+        tegroup_validate_desc d = of(tegroup_tensor_uniform(2, sizes[i][0], sizes[i][1], TEGROUP_DTYPE_F8E4M3, codes), &got);
+        d.tensor.scaling = TEGROUP_SCALING_TENSOR;
+        d.tensor.scale_inv = (void *)scales;
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&d, NULL, &error));
+        ASSERT_EQ(i == 3 ? 2 : 0, got.scales.nans);
+        ASSERT_EQ(i == 3, (got.status & TEGROUP_VALIDATION_SCALES) != 0);
+    }
+}
+
 TEST(validate, quantised_refusals) {
     static unsigned char codes[64];
     static float scales[8];
