@@ -269,8 +269,9 @@ TEGROUP_IMPL_INLINE tegroup_impl_quad_bytes tegroup_impl_cpu_load_bytes(const ui
 TEGROUP_IMPL_INLINE tegroup_impl_lane_bits tegroup_impl_cpu_spread(tegroup_impl_quad_bytes codes) {
 #if TEGROUP_IMPL_CPU_LANES == 8
 #if defined(__clang__)
+    typedef int8_t eight __attribute__((vector_size(8))); /* char may have been told to have no sign */
     return (tegroup_impl_lane_bits) __builtin_convertvector(
-        __builtin_shufflevector(codes, codes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_lane_ints);
+        (eight)__builtin_shufflevector(codes, codes, 0, 1, 2, 3, 4, 5, 6, 7), tegroup_impl_lane_ints);
 #else
     return (tegroup_impl_lane_bits)__builtin_ia32_pmovsxbd256(codes);
 #endif

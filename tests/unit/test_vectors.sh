@@ -25,6 +25,7 @@ try() { # name, what runs a program, compiler and options
 
 if [ "$(uname -m)" = x86_64 ]; then
     try avx '' "${CC:-cc}" -mavx # vectors of floats alone
+    if command -v clang > /dev/null; then try clang_unsigned '' clang -mavx2 -mfma -mf16c -funsigned-char; fi
     # gcc before 12 shuffles by another function, which later ones have, too
     if "${CC:-cc}" --version | grep -q 'Free Software'; then
         try gcc_11 '' "${CC:-cc}" -U__GNUC__ -D__GNUC__=11 -mavx2 -mfma -mf16c
