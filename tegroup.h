@@ -563,8 +563,8 @@ typedef struct tegroup_tensor {
  * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
  * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
  * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
- * Strides must keep the scales apart of a buffer of shape.rows rows (ragged; of a list, too: one group may have all of
- * them), or of the groups.
+ * Strides must give each scale a place of its own: for all groups where these are uniform, for shape.rows rows where
+ * they are ragged, in each buffer of a list as well, since one group may have all rows.
  *
  *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
  *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4
@@ -7328,7 +7328,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 
 /* Vectors of LANES floats, and what makes them of narrower types. */
-#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)                     \
+#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
     && (defined(__SSE2__) || (defined(__aarch64__) && !defined(__AARCH64EB__)))
 #if defined(__AVX__)
 #define TEGROUP_IMPL_CPU_LANES 8
@@ -7407,36 +7407,35 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_f16(tegroup_impl_lane_bi
 #endif
 }
 
-/* LANES neighbours, widened. */
+/* LANES neighbours of 16 bits, in the lower halves of the lanes. */
+TEGROUP_IMPL_INLINE tegroup_impl_lane_bits tegroup_impl_cpu_load_halves(const char *at) {
+#if TEGROUP_IMPL_CPU_LANES == 4
+    const tegroup_impl_quad_halves none = {0};
+    tegroup_impl_quad_words words = {0, 0};
+    int64_t word;
+    memcpy(&word, at, 8);
+    words[0] = word;
+    return (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, (tegroup_impl_quad_halves)words, none,
+                                                        0, 8, 1, 9, 2, 10, 3, 11);
+#elif defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
+    return (tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#else
+    typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
+    return __builtin_convertvector(*(const halves *)(const void *)at, tegroup_impl_lane_bits);
+#endif
+}
+
+/* LANES neighbours, widened. (F16C comes with AVX.) */
 TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
-    if (dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16) {
-        tegroup_impl_lane_bits codes;
-#if TEGROUP_IMPL_CPU_LANES == 8
+    if (dtype == TEGROUP_DTYPE_BF16) return (tegroup_impl_lanes)(tegroup_impl_cpu_load_halves(at) << 16);
+    if (dtype == TEGROUP_DTYPE_F16)
 #if defined(__F16C__)
-        if (dtype == TEGROUP_DTYPE_F16)
-            return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_quad_halves *)(const void *)at);
-#endif
-#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
-        codes = (tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(*(const tegroup_impl_quad_halves *)(const void *)at);
+        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#elif defined(__aarch64__)
+        return tegroup_impl_cpu_fcvtl(*(const tegroup_impl_four_halves *)(const void *)at);
 #else
-        typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
-        codes = __builtin_convertvector(*(const halves *)(const void *)at, tegroup_impl_lane_bits);
+        return tegroup_impl_cpu_f16(tegroup_impl_cpu_load_halves(at));
 #endif
-#else
-        const tegroup_impl_quad_halves none = {0};
-        tegroup_impl_quad_words words = {0, 0};
-        int64_t word;
-#if defined(__aarch64__)
-        if (dtype == TEGROUP_DTYPE_F16)
-            return tegroup_impl_cpu_fcvtl(*(const tegroup_impl_four_halves *)(const void *)at);
-#endif
-        memcpy(&word, at, 8);
-        words[0] = word;
-        codes = (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, (tegroup_impl_quad_halves)words,
-                                                             none, 0, 8, 1, 9, 2, 10, 3, 11);
-#endif
-        return dtype == TEGROUP_DTYPE_F16 ? tegroup_impl_cpu_f16(codes) : (tegroup_impl_lanes)(codes << 16);
-    }
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 
@@ -7605,17 +7604,17 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) 
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
-#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N 256
-#define TEGROUP_IMPL_CPU_TILE_K 256
-#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
+#define TEGROUP_IMPL_CPU_TILE_N  256
+#define TEGROUP_IMPL_CPU_TILE_K  256
+#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N */
+#define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M */
 
 /* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
-#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
-#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -7670,8 +7669,8 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_bundles(tegroup_dtype dtype, c
         if (kk > k - piece) kk = k - piece;
         for (i = 0; i + TEGROUP_IMPL_CPU_LANES <= lines; i += TEGROUP_IMPL_CPU_LANES) {
             const char *from = at + i * stride_bytes + kk * bytes;
-            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes,
-                                     TEGROUP_IMPL_CPU_LANES); /* next panel's */
+            /* for the next panel */
+            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes, TEGROUP_IMPL_CPU_LANES);
             tegroup_impl_cpu_pack_bundle(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
         }
     }
@@ -7699,8 +7698,7 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, cons
 #define TEGROUP_IMPL_PACK_BUNDLES_f64(dtype, at, stride_bytes, lines, k, width, panel) 0
 #define TEGROUP_IMPL_WIDEN_F16_f64(dtype, at, count, to) 0
 
-#define TEGROUP_IMPL_VECTOR_f32 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
-#define TEGROUP_IMPL_MICRO_N_f32 (2 * TEGROUP_IMPL_VECTOR_f32)
+#define TEGROUP_IMPL_MICRO_N_f32 ((int32_t)(2 * TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
@@ -7821,8 +7819,7 @@ static inline void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float 
     }
 }
 
-#define TEGROUP_IMPL_VECTOR_f64 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(double)))
-#define TEGROUP_IMPL_MICRO_N_f64 (2 * TEGROUP_IMPL_VECTOR_f64)
+#define TEGROUP_IMPL_MICRO_N_f64 ((int32_t)(2 * TEGROUP_IMPL_VECTOR_BYTES / sizeof(double)))
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
@@ -8232,12 +8229,12 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
 
 /* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
  * room holds. */
-#define TEGROUP_IMPL_FEW 12
+#define TEGROUP_IMPL_FEW          12
 #define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
 
 #if defined(TEGROUP_IMPL_CPU_LANES)
-#define TEGROUP_IMPL_PIECE_K 64 /* of k at a time: a bundle waits in 2 KB */
-#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64   /* of k at a time: a bundle waits in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
 
 /* sums[rows][lines of the bundles] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last bundle is
  * multiplied in its registers. Of two bundles the first waits in the panel: two chains of additions, in turn, take no
@@ -8246,8 +8243,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
                                                     int64_t stride_bytes, int32_t k, const float *a, float *panel,
                                                     float *sums) {
     const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = bundles - 1,
-                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
-    const int32_t lines = TEGROUP_IMPL_CPU_LANES * bundles;
+                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD,
+                  lines = TEGROUP_IMPL_CPU_LANES * bundles;
     const int64_t next = lines * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
     tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][2];
     int32_t k0, kk, i, r, t;
@@ -8343,7 +8340,7 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_CPU_LANES)
-#define TEGROUP_IMPL_LINES_ROWS 4     /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
 #define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
 
 /* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is
@@ -19723,6 +19720,7 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
+    /* Of two maps one is not read, but it stays the caller's. */
     buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);

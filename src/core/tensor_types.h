@@ -120,8 +120,8 @@ typedef struct tegroup_tensor {
  * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
  * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
  * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
- * Strides must keep the scales apart of a buffer of shape.rows rows (ragged; of a list, too: one group may have all of
- * them), or of the groups.
+ * Strides must give each scale a place of its own: for all groups where these are uniform, for shape.rows rows where
+ * they are ragged, in each buffer of a list as well, since one group may have all rows.
  *
  *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
  *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4

@@ -9,12 +9,12 @@
 
 /* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
  * room holds. */
-#define TEGROUP_IMPL_FEW 12
+#define TEGROUP_IMPL_FEW          12
 #define TEGROUP_IMPL_CPU_FEW_ROOM (144 * TEGROUP_IMPL_CPU_TILE_K) /* of panels of A: as many as few rows fill */
 
 #if defined(TEGROUP_IMPL_CPU_LANES)
-#define TEGROUP_IMPL_PIECE_K 64 /* of k at a time: a bundle waits in 2 KB */
-#define TEGROUP_IMPL_AHEAD 2048 /* bytes along a line from what is read to what is asked for */
+#define TEGROUP_IMPL_PIECE_K 64   /* of k at a time: a bundle waits in 2 KB */
+#define TEGROUP_IMPL_AHEAD   2048 /* bytes along a line from what is read to what is asked for */
 
 /* sums[rows][lines of the bundles] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last bundle is
  * multiplied in its registers. Of two bundles the first waits in the panel: two chains of additions, in turn, take no
@@ -23,8 +23,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t
                                                     int64_t stride_bytes, int32_t k, const float *a, float *panel,
                                                     float *sums) {
     const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = bundles - 1,
-                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD;
-    const int32_t lines = TEGROUP_IMPL_CPU_LANES * bundles;
+                  ahead = k * bytes < TEGROUP_IMPL_AHEAD ? k * bytes : TEGROUP_IMPL_AHEAD,
+                  lines = TEGROUP_IMPL_CPU_LANES * bundles;
     const int64_t next = lines * stride_bytes - k * bytes; /* from the lines' end to where the next begin */
     tegroup_impl_lanes s[TEGROUP_IMPL_MICRO_M][2];
     int32_t k0, kk, i, r, t;

@@ -20,17 +20,17 @@
  * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
  * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
  * the compiler's choice). */
-#define TEGROUP_IMPL_CPU_TILE_M 384 /* for all of whose rows a panel of B is packed once */
-#define TEGROUP_IMPL_CPU_LOW_M 128  /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N 256
-#define TEGROUP_IMPL_CPU_TILE_K 256
-#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N below */
-#define TEGROUP_IMPL_CPU_PAD_M 16   /* room for rounding a tile's rows up to any MICRO_M below */
+#define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
+#define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
+#define TEGROUP_IMPL_CPU_TILE_N  256
+#define TEGROUP_IMPL_CPU_TILE_K  256
+#define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N */
+#define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M */
 
 /* What a thread has in its workspace: elements of a panel of B, of sums, and of panels of A. */
-#define TEGROUP_IMPL_CPU_B_ROOM (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
+#define TEGROUP_IMPL_CPU_B_ROOM    (TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N)
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
-#define TEGROUP_IMPL_CPU_A_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
+#define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
@@ -85,8 +85,8 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_pack_bundles(tegroup_dtype dtype, c
         if (kk > k - piece) kk = k - piece;
         for (i = 0; i + TEGROUP_IMPL_CPU_LANES <= lines; i += TEGROUP_IMPL_CPU_LANES) {
             const char *from = at + i * stride_bytes + kk * bytes;
-            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes,
-                                     TEGROUP_IMPL_CPU_LANES); /* next panel's */
+            /* for the next panel */
+            tegroup_impl_cpu_foresee(from + width * stride_bytes, stride_bytes, TEGROUP_IMPL_CPU_LANES);
             tegroup_impl_cpu_pack_bundle(dtype, from, stride_bytes, piece, width, panel + kk * width + i);
         }
     }
@@ -115,8 +115,7 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_widen_f16(tegroup_dtype dtype, cons
 #define TEGROUP_IMPL_WIDEN_F16_f64(dtype, at, count, to) 0
 
 /* @each-real */
-#define TEGROUP_IMPL_VECTOR_FSUF ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(REAL)))
-#define TEGROUP_IMPL_MICRO_N_FSUF (2 * TEGROUP_IMPL_VECTOR_FSUF)
+#define TEGROUP_IMPL_MICRO_N_FSUF ((int32_t)(2 * TEGROUP_IMPL_VECTOR_BYTES / sizeof(REAL)))
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)

@@ -16,7 +16,7 @@
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
  * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_CPU_LANES)
-#define TEGROUP_IMPL_LINES_ROWS 4     /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS  4    /* of more rows the tile that packs B is faster */
 #define TEGROUP_IMPL_LINES_AHEAD 6144 /* bytes from what is read to what is asked for: of short lines a later one */
 
 /* sums[rows][1] += rows of A, k apart, times a line. A sum is two vectors of sums, of every other vector of k; what is

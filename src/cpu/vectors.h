@@ -58,7 +58,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_foresee(const char *at, int64_t stride
 #define TEGROUP_IMPL_FORESEE(at, bytes) tegroup_impl_cpu_foresee(at, 64, ((bytes) + 63) / 64)
 
 /* Vectors of LANES floats, and what makes them of narrower types. */
-#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)                     \
+#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
     && (defined(__SSE2__) || (defined(__aarch64__) && !defined(__AARCH64EB__)))
 #if defined(__AVX__)
 #define TEGROUP_IMPL_CPU_LANES 8
@@ -137,36 +137,35 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_f16(tegroup_impl_lane_bi
 #endif
 }
 
-/* LANES neighbours, widened. */
+/* LANES neighbours of 16 bits, in the lower halves of the lanes. */
+TEGROUP_IMPL_INLINE tegroup_impl_lane_bits tegroup_impl_cpu_load_halves(const char *at) {
+#if TEGROUP_IMPL_CPU_LANES == 4
+    const tegroup_impl_quad_halves none = {0};
+    tegroup_impl_quad_words words = {0, 0};
+    int64_t word;
+    memcpy(&word, at, 8);
+    words[0] = word;
+    return (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, (tegroup_impl_quad_halves)words, none,
+                                                        0, 8, 1, 9, 2, 10, 3, 11);
+#elif defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
+    return (tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#else
+    typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
+    return __builtin_convertvector(*(const halves *)(const void *)at, tegroup_impl_lane_bits);
+#endif
+}
+
+/* LANES neighbours, widened. (F16C comes with AVX.) */
 TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
-    if (dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16) {
-        tegroup_impl_lane_bits codes;
-#if TEGROUP_IMPL_CPU_LANES == 8
+    if (dtype == TEGROUP_DTYPE_BF16) return (tegroup_impl_lanes)(tegroup_impl_cpu_load_halves(at) << 16);
+    if (dtype == TEGROUP_DTYPE_F16)
 #if defined(__F16C__)
-        if (dtype == TEGROUP_DTYPE_F16)
-            return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_quad_halves *)(const void *)at);
-#endif
-#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
-        codes = (tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(*(const tegroup_impl_quad_halves *)(const void *)at);
+        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_quad_halves *)(const void *)at);
+#elif defined(__aarch64__)
+        return tegroup_impl_cpu_fcvtl(*(const tegroup_impl_four_halves *)(const void *)at);
 #else
-        typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
-        codes = __builtin_convertvector(*(const halves *)(const void *)at, tegroup_impl_lane_bits);
+        return tegroup_impl_cpu_f16(tegroup_impl_cpu_load_halves(at));
 #endif
-#else
-        const tegroup_impl_quad_halves none = {0};
-        tegroup_impl_quad_words words = {0, 0};
-        int64_t word;
-#if defined(__aarch64__)
-        if (dtype == TEGROUP_DTYPE_F16)
-            return tegroup_impl_cpu_fcvtl(*(const tegroup_impl_four_halves *)(const void *)at);
-#endif
-        memcpy(&word, at, 8);
-        words[0] = word;
-        codes = (tegroup_impl_lane_bits)TEGROUP_IMPL_SHUFFLE(tegroup_impl_quad_halves, (tegroup_impl_quad_halves)words,
-                                                             none, 0, 8, 1, 9, 2, 10, 3, 11);
-#endif
-        return dtype == TEGROUP_DTYPE_F16 ? tegroup_impl_cpu_f16(codes) : (tegroup_impl_lanes)(codes << 16);
-    }
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 

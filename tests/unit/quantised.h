@@ -178,11 +178,13 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
     }
     if (!listed && ragged) { /* room for any sizes of groups: most is needed where all but one have one row */
         const int64_t rows = shape->shape.rows, C = shape->shape.cols, ld = shape->ld != 0 ? shape->ld : C;
-        const int64_t some = rows < G ? rows : G, others = some > 0 ? some - 1 : 0, longest = some > 0 ? rows - others : 0;
+        const int64_t some = rows < G ? rows : G, others = some > 0 ? some - 1 : 0;
+        const int64_t longest = some > 0 ? rows - others : 0;
         const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0;
         const int64_t room = transposed ? (up(longest, 32) + 32 * others) * C : as_data;
-        const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer), words_of_line = words ? up(I, 4) / 4 : I;
-        const int64_t reach = rows > 0 && I > 0 ? (O - 1) * q->outer_stride + (words_of_line - 1) * q->inner_stride + 1 : 0;
+        const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer), line = words ? up(I, 4) / 4 : I;
+        const int64_t last = (O - 1) * q->outer_stride + (line - 1) * q->inner_stride;
+        const int64_t reach = rows > 0 && I > 0 ? last + 1 : 0;
         const int64_t all = strided ? reach * (words ? 4 : 1)
                             : q->f->scaling == TEGROUP_SCALING_TENSOR
                                 ? G

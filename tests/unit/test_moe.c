@@ -608,7 +608,9 @@ TEST(moe, router_gradients_of_tiny_scores) {
         const int by_losses = i / 6 & 1, softmax = score == TEGROUP_SCORE_SOFTMAX;
         const double depth[5] = {-60, -80, -86, -90.5, -110},
                      none = score == TEGROUP_SCORE_SIGMOID ? -88 : softmax ? -100 : -170,
-                     low = depth[i / 12] * (type == TEGROUP_DTYPE_F64 ? 8.1 : 1), power = score == TEGROUP_SCORE_SQRT_SOFTPLUS ? 0.5 : 1, large = type == TEGROUP_DTYPE_F64 ? 1e30 : 65536;
+                     low = depth[i / 12] * (type == TEGROUP_DTYPE_F64 ? 8.1 : 1),
+                     power = score == TEGROUP_SCORE_SQRT_SOFTPLUS ? 0.5 : 1,
+                     large = type == TEGROUP_DTYPE_F64 ? 1e30 : 65536;
         const double logits[4] = {softmax ? 0 : low - 1, low, low + 0.5, softmax ? -1 : low - 2};
         double gradient[2], share[4], expected[4] = {0, 0, 0, 0}, sum = 0, mean = 0, balance = 0, z = 0;
         tegroup_router_desc f;

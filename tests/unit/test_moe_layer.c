@@ -683,7 +683,8 @@ TEST(moe_layer, refuses_and_names_the_field) {
     guarded_find(l.desc.experts.options.workspace)->scratch = 1;
     REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.scale_inv, TEGROUP_ERROR_OVERLAP, "router.counts.data");
     REFUSED(forward, d.output.data = d.experts.fc2.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "output.data");
-    REFUSED(forward, d.rows_format.rule.power_of_two = !d.rows_format.rule.power_of_two, TEGROUP_ERROR_PLAN, "rows_format.rule.power_of_two");
+    REFUSED(forward, d.rows_format.rule.power_of_two = !d.rows_format.rule.power_of_two, TEGROUP_ERROR_PLAN,
+            "rows_format.rule.power_of_two");
     REFUSED(forward, d.rows_format.dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_PLAN, "rows_format.dtype");
     REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");
     REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_F32, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");

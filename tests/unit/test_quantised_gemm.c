@@ -299,8 +299,10 @@ TEST(quantised_gemm, memory) {
     problem_release(&p);
 
     /* no groups: rows have room, and scales have none */
-    do quantised_problem(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q, 0);
-    while ((p.s.groups != 0 || p.s.lists != 0 || p.desc.a.shape.rows == 0 || p.desc.a.scale_outer_stride != 0) && (problem_release(&p), 1));
+    for (;; problem_release(&p)) {
+        quantised_problem(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q, 0);
+        if (p.s.groups == 0 && p.s.lists == 0 && p.desc.a.shape.rows > 0 && p.desc.a.scale_outer_stride == 0) break;
+    }
     p.desc.a.scale_inv = p.desc.b.scale_inv = NULL;
     ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
     ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);

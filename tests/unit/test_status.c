@@ -977,9 +977,11 @@ TEST(status, tune_save_load) {
     BAD(tune, RIVAL; w.tune.quantize_count = 1, COMBINATION, "quantize", 1, 0);
     BAD(tune, RIVAL; w.tune.quantize = &w.quantize, COMBINATION, "quantize", 0, 1);
     BAD(tune, RIVAL; w.tune.rival_milliseconds = NULL, NULL_ARGUMENT, "rival_milliseconds", 1, 0);
-    BAD(tune, RIVAL; w.tune.rival_milliseconds = (float *)(void *)((char *)rival + 2), ALIGNMENT, "rival_milliseconds", 4, ((uintptr_t)rival + 2) % 4);
+    BAD(tune, RIVAL; w.tune.rival_milliseconds = (float *)(void *)((char *)rival + 2), ALIGNMENT, "rival_milliseconds",
+        4, ((uintptr_t)rival + 2) % 4);
     BAD(tune, RIVAL; w.tune.rival_milliseconds = (float *)(void *)&w.forward_plan, OVERLAP, "rival_milliseconds", 0, 1);
-    BAD(tune, w.tune.milliseconds = (float *)(void *)((char *)measured + 1), ALIGNMENT, "milliseconds", 4, ((uintptr_t)measured + 1) % 4);
+    BAD(tune, w.tune.milliseconds = (float *)(void *)((char *)measured + 1), ALIGNMENT, "milliseconds", 4,
+        ((uintptr_t)measured + 1) % 4);
     BAD(tune, w.tune.milliseconds = (float *)(void *)&w.forward_plan, OVERLAP, "milliseconds", 0, 1);
     spoil_nothing();
     RIVAL;
@@ -1130,8 +1132,10 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 130900)->c = w.dgrad.d; w.dgrad.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED,
         "target.cublaslt_version", 131000, 130900);
     BAD(plan_target, device(grouped, 90, 131000)->b.group_stride = 100, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
-    BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype",
-        1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F32);
+    const uint32_t groupeds = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E4M3
+                              | 1u << TEGROUP_DTYPE_F8E5M2;
+    BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32,
+        UNSUPPORTED, "a.dtype", groupeds, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, LISTED(looped()->b, DEVICE), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);

@@ -208,7 +208,8 @@ TEST(validate, scales_of_groups_without_values) {
     for (int i = 0; i < 4; i++) {
         tegroup_validation got;
         tegroup_error error;
-        tegroup_validate_desc d = of(tegroup_tensor_uniform(2, sizes[i][0], sizes[i][1], TEGROUP_DTYPE_F8E4M3, codes), &got);
+        const int64_t rows = sizes[i][0], cols = sizes[i][1];
+        tegroup_validate_desc d = of(tegroup_tensor_uniform(2, rows, cols, TEGROUP_DTYPE_F8E4M3, codes), &got);
         d.tensor.scaling = TEGROUP_SCALING_TENSOR;
         d.tensor.scale_inv = (void *)scales;
         ASSERT_EQ(TEGROUP_OK, tegroup_validate(&d, NULL, &error));

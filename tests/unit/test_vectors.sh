@@ -12,7 +12,8 @@ try() { # name, what runs a program, compiler and options
     shift 2
     for test in gemm quantised_gemm; do
         program=$work/$name.$test
-        if "$@" -std=gnu11 -O1 -w -DTEGROUP_IMPLEMENTATION= -I. -Itests/unit "tests/unit/test_$test.c" -o "$program" -lm > "$program.log" 2>&1 \
+        if "$@" -std=gnu11 -O1 -w -DTEGROUP_IMPLEMENTATION= -I. -Itests/unit "tests/unit/test_$test.c" \
+                -o "$program" -lm > "$program.log" 2>&1 \
             && TEGROUP_TEST_SCALE=0.02 $run "$program" > "$program.log" 2>&1; then
             echo "ok vectors_${name}_$test"
         else
@@ -35,6 +36,6 @@ fi
 if command -v aarch64-linux-gnu-gcc > /dev/null && command -v qemu-aarch64 > /dev/null; then
     try aarch64 qemu-aarch64 aarch64-linux-gnu-gcc -static
 else
-    echo 'skip vectors_aarch64 needs a compiler for it and its emulator: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user'
+    echo 'skip vectors_aarch64 needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user'
 fi
 exit $failed

@@ -59,7 +59,8 @@ SUPPORT void validated_scale(void *context, int32_t g, int64_t part, int64_t out
         value = small_value(s->dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E8M0, *at);
     }
     v->scale[g][part][outer * inner_blocks(s, g) + inner] = value;
-    if (s->rows[g] > 0 && s->cols > 0) count_scale(&v->want.scales, value, &v->want.scales.first, index); /* of values */
+    if (s->rows[g] == 0 || s->cols == 0) return; /* nobody's scale does not count */
+    count_scale(&v->want.scales, value, &v->want.scales.first, index);
 }
 
 SUPPORT void validated_values(validated *v, int32_t g, float global) {
