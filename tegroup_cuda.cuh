@@ -5545,6 +5545,10 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
     }
 }
 
+/* Brings the cache line of an address to L2. */
+static __device__ __forceinline__ void tegroup_impl_prefetch(const void *at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -12763,8 +12767,6 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
-    /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
-    static constexpr int FINDERS = 1;
     /* Lanes of a warp that say that it has read a stage: one, or all where racecheck sees what they read. */
     static constexpr int RELEASERS = 1;
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
@@ -13496,7 +13498,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                               * SHAPE::RELEASERS);
             }
             for (int i = 0; i < ITEMS; i++) {
-                tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
+                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
                 tegroup_impl_barrier_init(at(&rest->taken[i]), /* storers, multipliers */
                                           loaders + 2 + 128 * SHAPE::MULTIPLIERS);
             }
@@ -14967,7 +14969,6 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
                           BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false,
                           PACES = false; /* it does not pay: docs/lab/fp8.md */
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
-    static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? base::narrow(cols, k) : 0;
@@ -14982,6 +14983,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
 /* What this kernel has in shared memory besides. */
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
     tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
+    uint64_t scaled[TEGROUP_IMPL_SM90_ITEMS];                    /* They are there. */
     /* Of each warpgroup: the scales of its tile's columns, then of its lines, of a step and of the two that come. */
     enum { SLOTS = 3, COUNT = SHAPE::COLS + 64 };
     float factors[2][SLOTS][COUNT];
@@ -15004,6 +15006,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     using base::STAGES;
     using base::take;
     static constexpr int COLS = SHAPE::COLS;
+    template <int PROMOTION> struct factors;
     const tegroup_impl_sm90_fp8 &fp8;
     tegroup_impl_sm90_fp8_more<SHAPE> *more;
 
@@ -15014,10 +15017,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         more = (tegroup_impl_sm90_fp8_more<SHAPE> *)((unsigned char *)rest + TEGROUP_IMPL_SM90_REST);
     }
 
+    __device__ __forceinline__ void init() const {
+        if (threadIdx.x == 32)
+            for (int i = 0; i < ITEMS; i++)
+                tegroup_impl_barrier_init(at(&more->scaled[i]), 2); /* lanes, of which racecheck wants each to say so */
+        base::init();
+    }
+
     /* ---- scheduler warp ---- */
 
-    /* As the base's, with scales. Those of a weight gradient are looked up; A's others are counted, as their tiles come
-     * in the order of groups. */
+    /* As the base's, with scales, which are found after a tile, so that its operands are loaded meanwhile. Those of a
+     * weight gradient are looked up; A's others are counted, as their tiles come in the order of groups. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
         tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
@@ -15028,6 +15038,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
+            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+            if (lane() == 0) {
+                rest->items[number % ITEMS] = item;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            }
             if (there && item.group != group) {
                 if (!SHAPE::OF_GROUPS) before += count_scales((int32_t)tegroup_impl_max(0, group), item.group);
                 group = item.group;
@@ -15038,14 +15053,28 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                                &fp8.facts[lane()], &call.call.views[lane()], group, 0,
                                                                lane() ? group * fp8.each[TEGROUP_IMPL_B] : before);
             }
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() < SHAPE::FINDERS) {
-                if (lane() == 0) rest->items[number % ITEMS] = item;
+            if (lane() < 2) {
                 more->scales[number % ITEMS][lane()] = scales;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+                tegroup_impl_barrier_arrive(at(&more->scaled[number % ITEMS]));
             }
             __syncwarp();
+            if (SHAPE::TURNS && there && item.k > 0) fetch(item, more->scales[number % ITEMS][TEGROUP_IMPL_B]);
         }
+    }
+    /* Brings B's scales of a tile to L2. While weights of few rows are read as fast as memory gives them, a scale that
+     * is not there would be waited for behind all of them. */
+    __device__ __forceinline__ void fetch(const tegroup_impl_sm90_item &item,
+                                          const tegroup_impl_sm90_scales &scales) const {
+        const int32_t first = item.j0 + (scales_steps() ? 0 : lane() * (COLS / 32)),
+                      steps = scales_steps() ? (int32_t)this->steps_of(item) : 0;
+        const float *const from = first_of(scales, first, end_of_columns());
+        if (!scales_steps()) tegroup_impl_prefetch(from);
+#pragma unroll 1
+        for (int32_t s = lane(); s < steps; s += 32) tegroup_impl_prefetch(from + s * scales.k_stride);
+    }
+    /* Whether sums are scaled a step at a time. */
+    __device__ __forceinline__ bool scales_steps() const {
+        return !SHAPE::FAST && fp8.promotion != TEGROUP_IMPL_SM90_AT_END;
     }
     /* The scales of A's groups from `first` up to `end`: tegroup_impl_scale_grid_alone in few steps. */
     __device__ __forceinline__ int64_t count_scales(int32_t first, int32_t end) const {
@@ -15075,26 +15104,34 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
             const bool works = item->lines > line_of(group);
+            if (works) tegroup_impl_barrier_wait(at(&more->scaled[number % ITEMS]), number / ITEMS & 1);
             /* A sum without terms has no scales: their address may be NULL. */
-            if (works && item->k > 0 && (SHAPE::FAST || fp8.promotion == TEGROUP_IMPL_SM90_AT_END))
-                keep_columns(group, *item, more->scales[number % ITEMS][1]);
-            if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (works) work(group, *item, more->scales[number % ITEMS], step, &rounds);
-            else this->see_off(group, step, this->steps_of(*item));
+            if (works && item->k > 0 && !scales_steps()) keep_columns(group, *item, more->scales[number % ITEMS][1]);
+            if (works) {
+                work(group, number, *item, more->scales[number % ITEMS], step, &rounds);
+            } else {
+                await(group, number);
+                this->see_off(group, step, this->steps_of(*item));
+            }
             step += this->steps_of(*item);
             give(number);
             number++;
             if (SHAPE::TURNS) this->pass(&number, &step);
         }
     }
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item,
+    /* Waits for the warpgroup's turn: scales of the first steps, or of all, are asked for before. */
+    __device__ __forceinline__ void await(int group, int32_t number) const {
+        if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
+    }
+    __device__ __forceinline__ void work(int group, int32_t number, const tegroup_impl_sm90_item &item,
                                          const tegroup_impl_sm90_scales *scales, uint32_t step,
                                          uint32_t *rounds) const {
         const bool adds = item.beta != 0, terms = adds || call.has_bias;
         const uint32_t steps = this->steps_of(item);
         sums sum;
+        if (steps == 0 || !scales_steps()) await(group, number);
         if (steps == 0) this->nothing(group, adds, sum);
-        else add_up_all(group, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
+        else add_up_all(group, number, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
         if (this->is_wide() && terms)
             this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
         else if (this->is_wide())
@@ -15105,7 +15142,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
     /* Sums that wgmma keeps. */
-    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+    __device__ __forceinline__ void add_up_all(int group, int32_t, const tegroup_impl_sm90_item &item,
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<true>) const {
         if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
@@ -15142,22 +15179,23 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         }
     }
     /* Sums that are promoted. */
-    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+    __device__ __forceinline__ void add_up_all(int group, int32_t number, const tegroup_impl_sm90_item &item,
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<false>) const {
         if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END) {
-            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, first, steps, sum[0]);
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, number, item, scales, first, steps, sum[0]);
             scale(group, item, scales[0], sum);
         } else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
-            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, first, steps, sum[0]);
-        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, first, steps, sum[0]);
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, number, item, scales, first, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, number, item, scales, first, steps, sum[0]);
     }
     /* Those of a wide tile, or of a narrow one. */
     template <int PROMOTION>
-    __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
+    __device__ __forceinline__ void add_up_cols(int group, int32_t number, const tegroup_impl_sm90_item &item,
                                                 const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                 float (&sum)[COLS / 2]) const {
-        if (this->narrow(item)) add_up<PROMOTION, SHAPE::NARROW>(group, item, scales, first, steps, sum);
+        if (SHAPE::TURNS) add_up_two<PROMOTION>(group, number, item, scales, first, steps, sum);
+        else if (this->narrow(item)) add_up<PROMOTION, SHAPE::NARROW>(group, item, scales, first, steps, sum);
         else add_up<PROMOTION, COLS>(group, item, scales, first, steps, sum);
     }
     template <int PROMOTION, int WIDTH>
@@ -15173,13 +15211,64 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 #pragma unroll 1
         for (uint32_t step = first; step < first + steps; step++) {
             multiply_stage<WIDTH>(step, a, b, part);
-            by.take(step);
+            by.template take<0>(step);
             tegroup_impl_wgmma_wait<0>();
             tegroup_impl_wgmma_keep(part);
             this->release(step);
             if (step + 1 == first + steps) this->yield(group);
             by.template promote<WIDTH>(step, part, sum);
         }
+    }
+    /* Where there are registers for two partial sums, one is multiplied while the other is promoted. (ptxas serializes
+     * wgmma where the loop cannot be left before each multiplication, or a wait depends on whether there was one.) */
+    template <int PROMOTION>
+    __device__ __forceinline__ void add_up_two(int group, int32_t number, const tegroup_impl_sm90_item &item,
+                                               const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                               float (&sum)[COLS / 2]) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
+        const uint32_t last = first + steps - 1;
+        float even[COLS / 2], odd[COLS / 2];
+        factors<PROMOTION> by(*this, group, item, scales, first, first + steps);
+#pragma unroll
+        for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
+        if (PROMOTION != TEGROUP_IMPL_SM90_AT_END) await(group, number);
+        multiply_stage<COLS>(first, a, b, even);
+#pragma unroll 1
+        for (uint32_t step = first;; step += 2) {
+            if (step == last) {
+                promote_last<0>(group, step, by, even, sum);
+                break;
+            }
+            multiply_stage<COLS>(step + 1, a, b, odd);
+            promote<0>(step, by, even, sum);
+            if (step + 1 == last) {
+                promote_last<1>(group, step + 1, by, odd, sum);
+                break;
+            }
+            multiply_stage<COLS>(step + 2, a, b, even);
+            promote<1>(step + 1, by, odd, sum);
+        }
+    }
+    /* Promotes the sums of a step while the next one is multiplied. */
+    template <int SLOT, int PROMOTION>
+    __device__ __forceinline__ void promote(uint32_t step, factors<PROMOTION> &by, float (&part)[COLS / 2],
+                                            float (&sum)[COLS / 2]) const {
+        by.template take<SLOT>(step);
+        tegroup_impl_wgmma_wait<1>();
+        tegroup_impl_wgmma_keep(part);
+        this->release(step);
+        by.template promote<COLS>(step, part, sum);
+    }
+    template <int SLOT, int PROMOTION>
+    __device__ __forceinline__ void promote_last(int group, uint32_t step, factors<PROMOTION> &by,
+                                                 float (&part)[COLS / 2], float (&sum)[COLS / 2]) const {
+        by.template take<SLOT>(step);
+        tegroup_impl_wgmma_wait<0>();
+        tegroup_impl_wgmma_keep(part);
+        this->release(step);
+        this->yield(group);
+        by.template promote<COLS>(step, part, sum);
     }
     /* Multiplies a stage into the partial sums. */
     template <int WIDTH>
@@ -15247,21 +15336,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         }
     }
 
-    /* The scales of a step. Those of a thread's lines and of blocks of columns are in registers, loaded a step before;
-     * others, a number for each line and each column, are copied to shared memory two steps before: wgmma of a step is
-     * often shorter than their way from memory. All of the warpgroup call each function. */
+    /* The scales of a step. Those of a thread's lines and of blocks of columns are in registers, loaded AHEAD steps
+     * before; others, a number for each line and each column, are copied to shared memory two steps before: wgmma of a
+     * step is often shorter than their way from memory. All of the warpgroup call each function. */
     template <int PROMOTION> struct factors {
         static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
                               BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
         typedef tegroup_impl_sm90_fp8_more<SHAPE> shared;
-        static constexpr int OF_B = (COLS + 127) / 128; /* the blocks of 128 columns that a tile touches */
-        uint32_t end;                                   /* of the tile's steps */
-        const float *a[2], *b[OF_B];                    /* SQUARE: the scales to load next, */
+        static constexpr int OF_B = (COLS + 127) / 128,   /* the blocks of 128 columns that a tile touches */
+                             AHEAD = SHAPE::TURNS ? 2 : 1; /* as registers are left */
+        uint32_t end;                                      /* of the tile's steps */
+        const float *a[2], *b[OF_B];                       /* SQUARE: the scales to load next, */
         int64_t a_stride, b_stride;
-        float next_a[2], next_b[OF_B]; /* those of the step to come, */
-        float factor[2][OF_B];         /* and their products of this one */
-        bool middle;                   /* The tile's second third is in its second block. */
-        const float *copied[2];        /* BOTH: what this thread copies next, numbers `me` and me + 128 of a slot */
+        float next_a[AHEAD][2], next_b[AHEAD][OF_B]; /* those of the steps to come, */
+        float factor[2][OF_B];                       /* and their products of this one */
+        bool middle;                                 /* The tile's second third is in its second block. */
+        const float *copied[2]; /* BOTH: what this thread copies next, numbers `me` and me + 128 of a slot */
         int64_t stride[2];
         float (*slots)[shared::COUNT];
         int group;
@@ -15280,7 +15370,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 #pragma unroll
                 for (int i = 0; i < OF_B; i++)
                     b[i] = first_of(scales[1], (item.j0 & -128) + 128 * i, block.end_of_columns());
-                load();
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++)
+                    if (first + i < end) load(i);
             }
             if (BOTH) {
                 slots = block.more->factors[group];
@@ -15299,15 +15391,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             }
         }
         static __device__ __forceinline__ int me() { return tegroup_impl_thread() % 128; }
-        __device__ __forceinline__ void load() {
+        __device__ __forceinline__ void load(int to) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                next_a[i] = *a[i];
+                next_a[to][i] = *a[i];
                 a[i] += a_stride;
             }
 #pragma unroll
             for (int i = 0; i < OF_B; i++) {
-                next_b[i] = *b[i];
+                next_b[to][i] = *b[i];
                 b[i] += b_stride;
             }
         }
@@ -15323,13 +15415,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                 }
             tegroup_impl_cp_commit();
         }
-        __device__ __forceinline__ void take(uint32_t step) {
+        /* SLOT: the step's number in the tile modulo AHEAD. (A register that is moved on would wait for its load.) */
+        template <int SLOT> __device__ __forceinline__ void take(uint32_t step) {
             if (SQUARE) {
 #pragma unroll
                 for (int i = 0; i < 2; i++)
 #pragma unroll
-                    for (int j = 0; j < OF_B; j++) factor[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
-                if (step + 1 < end) load();
+                    for (int j = 0; j < OF_B; j++)
+                        factor[i][j] = tegroup_impl_gpu_mul(next_a[SLOT][i], next_b[SLOT][j]);
+                if (step + AHEAD < end) load(SLOT);
             }
             if (BOTH) {
                 tegroup_impl_cp_wait<1>();

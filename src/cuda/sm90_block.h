@@ -44,7 +44,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                               * SHAPE::RELEASERS);
             }
             for (int i = 0; i < ITEMS; i++) {
-                tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
+                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
                 tegroup_impl_barrier_init(at(&rest->taken[i]), /* storers, multipliers */
                                           loaders + 2 + 128 * SHAPE::MULTIPLIERS);
             }

@@ -155,8 +155,6 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
-    /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
-    static constexpr int FINDERS = 1;
     /* Lanes of a warp that say that it has read a stage: one, or all where racecheck sees what they read. */
     static constexpr int RELEASERS = 1;
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,

@@ -137,13 +137,15 @@ def graph_of(torch, call):
     return graph
 
 
-def median_us(torch, graphs, flush, repeats):
-    """Of each graph, taken in turns in random order; flush: what is written before each, so that operands come from memory."""
+def median_us(torch, graphs, flush, repeats, reads=False):
+    """Of each graph, taken in turns in random order; flush: what is written, or read, before each, so that operands come from memory."""
     times = {name: [] for name in graphs}
     for _ in range(repeats):
         for name in random.sample(list(graphs), len(graphs)):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if flush is not None:
+            if flush is not None and reads:
+                flush.sum()
+            elif flush is not None:
                 flush.zero_()
             begin.record()
             graphs[name].replay()
@@ -166,7 +168,7 @@ def main():
     o = parser.parse_args()
     import torch
     library, results = tg.load(o.library), []
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    flush = torch.zeros(64 << 20, dtype=torch.float32, device="cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"{'shape':32} {'op':8} {'what':28} {'tile':8} {'us':>8} {'TFLOP/s':>8} {'TB/s of W':>10} {'error':>9}")
     shapes = tables.load(ROOT / "tests/bench/shapes.json")
@@ -187,7 +189,7 @@ def main():
                 cases |= {" x ".join(pair) + " fast": product.case(op, pair, True) for pair in pairs if pair[0] in ("ROW", "TENSOR")}
             if op == "forward":
                 cases["torch rowwise fast"] = (product.torch_rowwise(), float("nan"), "")
-            times = median_us(torch, {name: graph_of(torch, case[0]) for name, case in cases.items()}, flush, o.repeats)
+            times = median_us(torch, {name: graph_of(torch, case[0]) for name, case in cases.items()}, flush, o.repeats, tables.reads_alone(dict(p, op=op)))
             for name, us in times.items():
                 line = {"shape": shape, "op": op, "what": name, "tile": cases[name][2], "us": us, "tflops": 2e-6 * rows * n * k / us,
                         "weights_tbs": 1e-6 * active * n * k / us, "error": cases[name][1]}
