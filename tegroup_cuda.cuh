@@ -15129,9 +15129,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         const bool adds = item.beta != 0, terms = adds || call.has_bias;
         const uint32_t steps = this->steps_of(item);
         sums sum;
-        if (steps == 0 || !scales_steps()) await(group, number);
-        if (steps == 0) this->nothing(group, adds, sum);
-        else add_up_all(group, number, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
+        if (steps == 0) {
+            await(group, number);
+            this->nothing(group, adds, sum);
+        } else add_up_all(group, number, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
         if (this->is_wide() && terms)
             this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
         else if (this->is_wide())
@@ -15142,9 +15143,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
     /* Sums that wgmma keeps. */
-    __device__ __forceinline__ void add_up_all(int group, int32_t, const tegroup_impl_sm90_item &item,
+    __device__ __forceinline__ void add_up_all(int group, int32_t number, const tegroup_impl_sm90_item &item,
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<true>) const {
+        await(group, number);
         if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
         else if (fp8.a_e5m2) add_up_eights<true, false>(group, item, first, steps, sum);
         else if (fp8.b_e5m2) add_up_eights<false, true>(group, item, first, steps, sum);
@@ -15232,7 +15234,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         factors<PROMOTION> by(*this, group, item, scales, first, first + steps);
 #pragma unroll
         for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
-        if (PROMOTION != TEGROUP_IMPL_SM90_AT_END) await(group, number);
+        await(group, number);
         multiply_stage<COLS>(first, a, b, even);
 #pragma unroll 1
         for (uint32_t step = first;; step += 2) {
