@@ -5549,6 +5549,7 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
 static __device__ __forceinline__ void tegroup_impl_prefetch(const void *at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
+
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -13549,6 +13550,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                       0};
         return __all_sync(0xffffffffu, tegroup_impl_fits(&fit));
     }
+    /* Publishes a found tile, once everybody has given back the one in whose place it goes. */
+    __device__ __forceinline__ void publish(int32_t number, const tegroup_impl_sm90_item &item) const {
+        if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+        if (lane() == 0) {
+            rest->items[number % ITEMS] = item;
+            tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+        }
+    }
     /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, prepared());
@@ -13557,11 +13566,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
+            publish(number, item);
             __syncwarp();
         }
     }
@@ -14937,7 +14942,8 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
  * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
  * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
  * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
- * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies.
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. Of few rows each has a
+ * tile of its own, and two partial sums, of which one is promoted while the other is multiplied.
  *
  * FAST kernels leave sums whose scales are for all of k in wgmma's accumulators, as kernels of BF16 do. */
 
@@ -14982,8 +14988,8 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
 
 /* What this kernel has in shared memory besides. */
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
-    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
-    uint64_t scaled[TEGROUP_IMPL_SM90_ITEMS];                    /* They are there. */
+    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B, */
+    uint64_t scaled[TEGROUP_IMPL_SM90_ITEMS];                    /* and barriers that say that they are there */
     /* Of each warpgroup: the scales of its tile's columns, then of its lines, of a step and of the two that come. */
     enum { SLOTS = 3, COUNT = SHAPE::COLS + 64 };
     float factors[2][SLOTS][COUNT];
@@ -15038,11 +15044,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
+            this->publish(number, item);
             if (there && item.group != group) {
                 if (!SHAPE::OF_GROUPS) before += count_scales((int32_t)tegroup_impl_max(0, group), item.group);
                 group = item.group;
@@ -15345,8 +15347,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
                               BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
         typedef tegroup_impl_sm90_fp8_more<SHAPE> shared;
-        static constexpr int OF_B = (COLS + 127) / 128,   /* the blocks of 128 columns that a tile touches */
-                             AHEAD = SHAPE::TURNS ? 2 : 1; /* as registers are left */
+        static constexpr int OF_B = (COLS + 127) / 128;    /* the blocks of 128 columns that a tile touches */
+        static constexpr int AHEAD = SHAPE::TURNS ? 2 : 1; /* steps: many columns leave few registers */
         uint32_t end;                                      /* of the tile's steps */
         const float *a[2], *b[OF_B];                       /* SQUARE: the scales to load next, */
         int64_t a_stride, b_stride;

@@ -251,6 +251,7 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
 static __device__ __forceinline__ void tegroup_impl_prefetch(const void *at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
+
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;\n" ::: "memory");

@@ -95,6 +95,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                       0};
         return __all_sync(0xffffffffu, tegroup_impl_fits(&fit));
     }
+    /* Publishes a found tile, once everybody has given back the one in whose place it goes. */
+    __device__ __forceinline__ void publish(int32_t number, const tegroup_impl_sm90_item &item) const {
+        if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+        if (lane() == 0) {
+            rest->items[number % ITEMS] = item;
+            tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+        }
+    }
     /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, prepared());
@@ -103,11 +111,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
+            publish(number, item);
             __syncwarp();
         }
     }

@@ -24,7 +24,8 @@
  * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
  * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
  * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
- * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies.
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. Of few rows each has a
+ * tile of its own, and two partial sums, of which one is promoted while the other is multiplied.
  *
  * FAST kernels leave sums whose scales are for all of k in wgmma's accumulators, as kernels of BF16 do. */
 
@@ -69,8 +70,8 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
 
 /* What this kernel has in shared memory besides. */
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
-    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
-    uint64_t scaled[TEGROUP_IMPL_SM90_ITEMS];                    /* They are there. */
+    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B, */
+    uint64_t scaled[TEGROUP_IMPL_SM90_ITEMS];                    /* and barriers that say that they are there */
     /* Of each warpgroup: the scales of its tile's columns, then of its lines, of a step and of the two that come. */
     enum { SLOTS = 3, COUNT = SHAPE::COLS + 64 };
     float factors[2][SLOTS][COUNT];
@@ -125,11 +126,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
+            this->publish(number, item);
             if (there && item.group != group) {
                 if (!SHAPE::OF_GROUPS) before += count_scales((int32_t)tegroup_impl_max(0, group), item.group);
                 group = item.group;
@@ -432,8 +429,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
                               BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
         typedef tegroup_impl_sm90_fp8_more<SHAPE> shared;
-        static constexpr int OF_B = (COLS + 127) / 128,   /* the blocks of 128 columns that a tile touches */
-                             AHEAD = SHAPE::TURNS ? 2 : 1; /* as registers are left */
+        static constexpr int OF_B = (COLS + 127) / 128;    /* the blocks of 128 columns that a tile touches */
+        static constexpr int AHEAD = SHAPE::TURNS ? 2 : 1; /* steps: many columns leave few registers */
         uint32_t end;                                      /* of the tile's steps */
         const float *a[2], *b[OF_B];                       /* SQUARE: the scales to load next, */
         int64_t a_stride, b_stride;
