@@ -45,112 +45,115 @@
  *   [12] core/tile_types.h        Tiles for kernels of the caller's own
  *   [13] core/validation_types.h  Validation
  *   [14] core/scale_convert_types.h Scales in another layout
- *   [15] core/activation_types.h  Gated activations
- *   [16] layer/quantize_types.h   Quantise and dequantise
- *   [17] layer/linear_types.h     Grouped linear
- *   [18] layer/mlp_types.h        Grouped MLP
- *   [19] layer/chain_types.h      Op chain
- *   [20] moe/routing_types.h      MoE operations
- *   [21] moe/layer_types.h        MoE layer
- *   [22] ep/ep_types.h            Expert parallelism
- *   [23] base/linkage.h           Linkage of the functions
- *   [24] api/functions.h          Functions
- *   [25] base/build.h             What this build has
- *   [26] base/arithmetic.h        Arithmetic
- *   [27] base/rules.h             Rules
- *   [28] base/threads.h           Threads
- *   [29] base/range.h             Ranges for a profiler
- *   [30] formats/dtype.h          Types by their bits
- *   [31] core/names.h             Names and texts
- *   [32] core/constructors.h      Constructors
- *   [33] formats/convert.h        Conversions
- *   [34] formats/scale_rule.h     Scale rules
- *   [35] formats/scale_layout.h   Scale layouts
- *   [36] core/layout.h            Layout arithmetic
- *   [37] core/tensor.h            What the fields of a tensor say
- *   [38] core/scale_grid.h        Where a group's scales and its copies are
- *   [39] core/field_names.h       What errors call a tensor's fields
- *   [40] core/checks.h            Checks of addresses, types and matrices
- *   [41] core/tensor_checks.h     Checks of a tensor
- *   [42] core/snapshot_checks.h   Checks of a snapshot
- *   [43] core/tiles.h             Tiles
- *   [44] core/copies.h            Copies of a quantised tensor
- *   [45] core/tensor_layout.h     Bytes of a tensor
- *   [46] core/stored_scales.h     Scales as they are stored
- *   [47] core/apart.h             What a call writes lies apart
- *   [48] core/prepare_group.h     Prepare: the place of a group
- *   [49] core/prepare_sort.h      Prepare: the order of groups
- *   [50] core/prepare.h           Prepare: all groups
- *   [51] core/prepare_rules.h     Prepare: what is refused
- *   [52] core/problem.h           The problem of a GEMM
- *   [53] core/backend_table.h     Backend and quirk tables
- *   [54] core/numerics.h          What decides the bits of a result
- *   [55] core/choice.h            What a plan chooses
- *   [56] core/product.h           The product of one group
- *   [57] core/quantised.h         Quantised operands
- *   [58] core/epilogue.h          An activation in an epilogue
- *   [59] gemm/prepare.h           Prepare a snapshot
- *   [60] cpu/rows.h               Rows
- *   [61] cpu/vectors.h            Vectors of the processor
- *   [62] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [63] cpu/quantised.h          CPU GEMM of quantised operands
- *   [64] cpu/few.h                CPU products of few rows, lines transposed
- *   [65] cpu/lines.h              CPU products of few rows, line by line
- *   [66] cpu/beside.h             CPU products of few rows, lines side by side
- *   [67] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [68] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [69] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [70] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [71] cuda/decoded.h           Operands that are decoded before they are multiplied
- *   [72] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
- *   [73] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [74] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
- *   [75] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [76] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [77] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [78] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [79] gemm/backends.h          The backends, a row of functions each
- *   [80] gemm/verdicts.h          What each backend can do
- *   [81] gemm/plan.h              Explain and plan
- *   [82] cpu/gemm.h               CPU GEMM
- *   [83] gemm/check.h             What a call checks
- *   [84] gemm/run.h               Run
- *   [85] gemm/once.h              One call for a product that runs once
- *   [86] cpu/real.h               Formulas
- *   [87] core/activation_formulas.h Activation formulas
- *   [88] layer/activation.h       Activations
- *   [89] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [90] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
- *   [91] layer/quantize.h         Quantise and dequantise
- *   [92] layer/tune.h             Tune, save and load a plan
- *   [93] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
- *   [94] layer/linear.h           Grouped linear layer: plan and calls
- *   [95] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [96] layer/mlp_plan.h         Grouped MLP: plan
- *   [97] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [98] layer/mlp.h              Grouped MLP: calls
- *   [99] layer/chain_rules.h      Op chain: rules and buffers
- *   [100] layer/chain_ops.h        Op chain: ops as layers
- *   [101] layer/chain_plan.h       Op chain: plan
- *   [102] layer/chain.h            Op chain: calls
- *   [103] gemm/validate_values.h   Validate: values and scales
- *   [104] gemm/validate.h          Validate
- *   [105] gemm/scale_convert.h     Scales in another layout
- *   [106] moe/count.h              Counts of groups
- *   [107] moe/router_scheme.h      Router schemes
- *   [108] moe/router.h             Router
- *   [109] moe/permutation.h        Permutation
- *   [110] moe/permute.h            Permute and combine
- *   [111] moe/export.h             Layouts of other libraries
- *   [112] moe/skew.h               Skew of a routing
- *   [113] moe/layer_formats.h      MoE layer: formats
- *   [114] moe/layer_rules.h        MoE layer: rules
- *   [115] moe/layer_plan.h         MoE layer: plan
- *   [116] moe/layer.h              MoE layer
- *   [117] ep/places.h              Expert parallelism: where rows go
- *   [118] ep/sizes.h               Expert parallelism: sizes
- *   [119] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [120] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [15] core/code_convert_types.h Codes in another order
+ *   [16] core/activation_types.h  Gated activations
+ *   [17] layer/quantize_types.h   Quantise and dequantise
+ *   [18] layer/linear_types.h     Grouped linear
+ *   [19] layer/mlp_types.h        Grouped MLP
+ *   [20] layer/chain_types.h      Op chain
+ *   [21] moe/routing_types.h      MoE operations
+ *   [22] moe/layer_types.h        MoE layer
+ *   [23] ep/ep_types.h            Expert parallelism
+ *   [24] base/linkage.h           Linkage of the functions
+ *   [25] api/functions.h          Functions
+ *   [26] base/build.h             What this build has
+ *   [27] base/arithmetic.h        Arithmetic
+ *   [28] base/rules.h             Rules
+ *   [29] base/threads.h           Threads
+ *   [30] base/range.h             Ranges for a profiler
+ *   [31] formats/dtype.h          Types by their bits
+ *   [32] core/names.h             Names and texts
+ *   [33] core/constructors.h      Constructors
+ *   [34] formats/convert.h        Conversions
+ *   [35] formats/scale_rule.h     Scale rules
+ *   [36] formats/scale_layout.h   Scale layouts
+ *   [37] formats/code_order.h     Orders of codes
+ *   [38] core/layout.h            Layout arithmetic
+ *   [39] core/tensor.h            What the fields of a tensor say
+ *   [40] core/scale_grid.h        Where a group's scales and its copies are
+ *   [41] core/field_names.h       What errors call a tensor's fields
+ *   [42] core/checks.h            Checks of addresses, types and matrices
+ *   [43] core/tensor_checks.h     Checks of a tensor
+ *   [44] core/snapshot_checks.h   Checks of a snapshot
+ *   [45] core/tiles.h             Tiles
+ *   [46] core/copies.h            Copies of a quantised tensor
+ *   [47] core/tensor_layout.h     Bytes of a tensor
+ *   [48] core/stored_scales.h     Scales as they are stored
+ *   [49] core/apart.h             What a call writes lies apart
+ *   [50] core/prepare_group.h     Prepare: the place of a group
+ *   [51] core/prepare_sort.h      Prepare: the order of groups
+ *   [52] core/prepare.h           Prepare: all groups
+ *   [53] core/prepare_rules.h     Prepare: what is refused
+ *   [54] core/problem.h           The problem of a GEMM
+ *   [55] core/backend_table.h     Backend and quirk tables
+ *   [56] core/numerics.h          What decides the bits of a result
+ *   [57] core/choice.h            What a plan chooses
+ *   [58] core/product.h           The product of one group
+ *   [59] core/quantised.h         Quantised operands
+ *   [60] core/epilogue.h          An activation in an epilogue
+ *   [61] gemm/prepare.h           Prepare a snapshot
+ *   [62] cpu/rows.h               Rows
+ *   [63] cpu/vectors.h            Vectors of the processor
+ *   [64] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [65] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [66] cpu/few.h                CPU products of few rows, lines transposed
+ *   [67] cpu/lines.h              CPU products of few rows, line by line
+ *   [68] cpu/beside.h             CPU products of few rows, lines side by side
+ *   [69] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [70] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [71] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [72] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [73] cuda/decoded.h           Operands that are decoded before they are multiplied
+ *   [74] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
+ *   [75] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [76] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [77] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [78] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [79] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [80] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [81] gemm/backends.h          The backends, a row of functions each
+ *   [82] gemm/verdicts.h          What each backend can do
+ *   [83] gemm/plan.h              Explain and plan
+ *   [84] cpu/gemm.h               CPU GEMM
+ *   [85] gemm/check.h             What a call checks
+ *   [86] gemm/run.h               Run
+ *   [87] gemm/once.h              One call for a product that runs once
+ *   [88] cpu/real.h               Formulas
+ *   [89] core/activation_formulas.h Activation formulas
+ *   [90] layer/activation.h       Activations
+ *   [91] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [92] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [93] layer/quantize.h         Quantise and dequantise
+ *   [94] layer/tune.h             Tune, save and load a plan
+ *   [95] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [96] layer/linear.h           Grouped linear layer: plan and calls
+ *   [97] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [98] layer/mlp_plan.h         Grouped MLP: plan
+ *   [99] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [100] layer/mlp.h              Grouped MLP: calls
+ *   [101] layer/chain_rules.h      Op chain: rules and buffers
+ *   [102] layer/chain_ops.h        Op chain: ops as layers
+ *   [103] layer/chain_plan.h       Op chain: plan
+ *   [104] layer/chain.h            Op chain: calls
+ *   [105] gemm/validate_values.h   Validate: values and scales
+ *   [106] gemm/validate.h          Validate
+ *   [107] gemm/scale_convert.h     Scales in another layout
+ *   [108] gemm/code_convert.h      Codes in another order
+ *   [109] moe/count.h              Counts of groups
+ *   [110] moe/router_scheme.h      Router schemes
+ *   [111] moe/router.h             Router
+ *   [112] moe/permutation.h        Permutation
+ *   [113] moe/permute.h            Permute and combine
+ *   [114] moe/export.h             Layouts of other libraries
+ *   [115] moe/skew.h               Skew of a routing
+ *   [116] moe/layer_formats.h      MoE layer: formats
+ *   [117] moe/layer_rules.h        MoE layer: rules
+ *   [118] moe/layer_plan.h         MoE layer: plan
+ *   [119] moe/layer.h              MoE layer
+ *   [120] ep/places.h              Expert parallelism: where rows go
+ *   [121] ep/sizes.h               Expert parallelism: sizes
+ *   [122] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [123] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -516,6 +519,17 @@ typedef enum tegroup_columnwise_order {
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 32
 
+/* How codes of F4E2M1 lie along their lines: the rows of data, the columns of a transposed copy. */
+typedef enum tegroup_code_order {
+    TEGROUP_CODES_IN_ORDER    = 0, /* two a byte, the first in its lower bits                                      */
+    TEGROUP_CODES_INTERLEAVED = 1  /* each 64 of a line share 32 bytes, bit by bit, so that Hopper's tensor cores get
+                                      weights with the fewest instructions; docs/formats.md draws it. Uniform groups,
+                                      lines of whole 64s. tegroup_code_convert makes them so, and back; as b of a
+                                      FORWARD, or by the transposed copy of a DGRAD, SM90 and CPU read them, and
+                                      nothing else does                                                            */
+} tegroup_code_order;
+#define TEGROUP_INTERLEAVED_CODES 64
+
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
  * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales
  * (tegroup_gemm_desc says which) and touches nothing of the other; scale and the amaxes it leaves alone. */
@@ -554,6 +568,7 @@ typedef struct tegroup_tensor {
     tegroup_columnwise_order columnwise_order;
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
+    tegroup_code_order code_order;        /* of data, and of columnwise_data where it is TRANSPOSED           */
 } tegroup_tensor;
 
 /* Where scales are. In the default packing a group's scales lie as its scaling says (tegroup_scaling), a group after
@@ -909,6 +924,7 @@ typedef struct tegroup_problem {
     uint8_t         scale_dtype[2];    /* tegroup_dtype of a, b: as in the tensor                              */
     uint8_t         scale_strides[2];  /* of a, b: 1 = scales are at strides                                   */
     uint8_t         columnwise_order[2]; /* tegroup_columnwise_order of a, b                                   */
+    uint8_t         code_order[2];     /* tegroup_code_order of a, b                                           */
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
@@ -1178,7 +1194,26 @@ typedef struct tegroup_scale_convert_desc {
                                    time depends on it                                                            */
 } tegroup_scale_convert_desc;
 
-/* ==== [15] Gated activations (src/core/activation_types.h) ==== */
+/* ==== [15] Codes in another order (src/core/code_convert_types.h) ==== */
+
+/* The codes of `from`, stored in the order of `to`: interleaved ones of those in order, or back. Every code stays what
+ * it is; scales are not looked at. Weights are converted once, when they are loaded.
+ *
+ * The tensors are of F4E2M1, uniform, of one shape, scaling and columnwise_order, and of different code_order; ld,
+ * group_stride and lists may differ. What lies between a tensor's lines is not touched; in a transposed copy there is
+ * nothing. `to` may be `from` itself: the same memory, ld and group_stride (a list: the same addresses, which the
+ * deep check alone would see). Needs no workspace, bitwise repeatable. */
+typedef struct tegroup_code_convert_desc {
+    size_t         struct_size; /* sizeof(tegroup_code_convert_desc)                                             */
+    tegroup_space  space;       /* of data and lists (pointers_space must equal it); required                    */
+    int32_t        columnwise;  /* 0 = data (pointers), 1 = columnwise_data (its list), which is TRANSPOSED      */
+    tegroup_tensor from;        /* in   aligned to bytes                                                         */
+    tegroup_tensor to;          /* out  likewise; overlaps nothing that is read, but may be from                 */
+    int32_t        threads;     /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                   time depends on it                                                            */
+} tegroup_code_convert_desc;
+
+/* ==== [16] Gated activations (src/core/activation_types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width],
  * and their input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution
@@ -1248,7 +1283,7 @@ typedef struct tegroup_activation_backward_desc {
     int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;
 
-/* ==== [16] Quantise and dequantise (src/layer/quantize_types.h) ==== */
+/* ==== [17] Quantise and dequantise (src/layer/quantize_types.h) ==== */
 
 /* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
  * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
@@ -1322,7 +1357,7 @@ typedef struct tegroup_dequantize_desc {
     int32_t        threads;     /* likewise                                                                       */
 } tegroup_dequantize_desc;
 
-/* ==== [17] Grouped linear (src/layer/linear_types.h) ==== */
+/* ==== [18] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
 typedef enum tegroup_weight_layout {
@@ -1402,7 +1437,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [18] Grouped MLP (src/layer/mlp_types.h) ==== */
+/* ==== [19] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
  * first. */
@@ -1588,7 +1623,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [19] Op chain (src/layer/chain_types.h) ==== */
+/* ==== [20] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1719,7 +1754,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [20] MoE operations (src/moe/routing_types.h) ==== */
+/* ==== [21] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
  * outside 0 .. groups-1 (-1: dropped, or padding) is in no group. counts are what tegroup_prepare reads as COUNTS, with
@@ -2013,7 +2048,7 @@ typedef struct tegroup_combine_backward_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_backward_desc;
 
-/* ==== [21] MoE layer (src/moe/layer_types.h) ==== */
+/* ==== [22] MoE layer (src/moe/layer_types.h) ==== */
 
 /* What rows by expert are quantised to, for the experts' products; all zero: they stay in tokens' dtype. */
 typedef struct tegroup_moe_format {
@@ -2165,7 +2200,7 @@ typedef enum tegroup_moe_memory {
     TEGROUP_MOE_WGRAD_WORKSPACE   = 5
 } tegroup_moe_memory;
 
-/* ==== [22] Expert parallelism (src/ep/ep_types.h) ==== */
+/* ==== [23] Expert parallelism (src/ep/ep_types.h) ==== */
 
 /* The experts of a layer shared out over ranks, each of which has tokens of its own: rank r of `ranks` owns experts
  * r * n up to (r + 1) * n, where n is experts / ranks. Nothing here talks to another rank. The caller's transport gives
@@ -2316,7 +2351,7 @@ typedef struct tegroup_ep_combine_desc {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [23] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [24] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -2328,7 +2363,7 @@ typedef struct tegroup_ep_combine_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [24] Functions (src/api/functions.h) ==== */
+/* ==== [25] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -2519,6 +2554,11 @@ TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CU
 TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
+/* Store the codes of weights in another order, see tegroup_code_convert_desc. Everything is checked before anything is
+ * written. */
+TEGROUP_API_STATUS tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
  * pointers but whether a loss is wanted. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
  * ERROR_VALUE, ERROR_OVERFLOW, and for a router's scheme what tegroup_router returns for it. */
@@ -2639,7 +2679,7 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [25] What this build has (src/base/build.h) ==== */
+/* ==== [26] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -2687,7 +2727,7 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 
 /* Stop here if you only want the API. */
 
-/* ==== [26] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [27] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -2737,7 +2777,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [27] Rules (src/base/rules.h) ==== */
+/* ==== [28] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -2833,7 +2873,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [28] Threads (src/base/threads.h) ==== */
+/* ==== [29] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2874,7 +2914,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [29] Ranges for a profiler (src/base/range.h) ==== */
+/* ==== [30] Ranges for a profiler (src/base/range.h) ==== */
 
 /* With TEGROUP_NVTX, in C++ and under nvcc, each public call that takes a stream is a range of its name in NVIDIA's
  * tools, for as long as it runs on the host. Without, nothing is left of this line. */
@@ -2893,7 +2933,7 @@ struct tegroup_impl_range {
 #define TEGROUP_IMPL_RANGE(name)
 #endif
 
-/* ==== [30] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [31] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2902,7 +2942,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [31] Names and texts (src/core/names.h) ==== */
+/* ==== [32] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -3040,7 +3080,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [32] Constructors (src/core/constructors.h) ==== */
+/* ==== [33] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -3091,7 +3131,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [33] Conversions (src/formats/convert.h) ==== */
+/* ==== [34] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -3418,7 +3458,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [34] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [35] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -3725,7 +3765,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [35] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [36] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -3807,7 +3847,72 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [36] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [37] Orders of codes (src/formats/code_order.h) ==== */
+
+/* Interleaved codes of F4E2M1. Of 64 codes along a line, wgmma takes those numbered 16 s + 8 h + 2 q + e (s of 0 to 3,
+ * h and e of 0 and 1) from the lane of a warp that is q of four, e = 1 in the upper half of the register that has e = 0
+ * in its lower half (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma). So a lane's 16 codes are
+ * two words of the block's eight: word 2 q + u has s = 2 u and 2 u + 1, as pairs p = 2 (s mod 2) + h. A pair's bits
+ * are, in either half, where BF16 has sign, low exponent and mantissa once the word is shifted to the left by 3 p; the
+ * fourth pair takes what is left:
+ *
+ *   bit       15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0      e, f: the exponent's bits, m: the mantissa's
+ *   of pair    0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
+ *              s  m  s  s  e  f  s  e  f  m  e  f  m  e  f  m */
+enum { TEGROUP_IMPL_INTERLEAVED_BYTES = 32, TEGROUP_IMPL_INTERLEAVED_WORDS = 8 };
+
+/* Where a pair's code has its bits in a half of a word, and the code that has them there. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_interleaved_half(int32_t pair, uint32_t code) {
+    return pair == 3 ? (code >> 3 & 1u) << 13 | (code >> 1 & 3u) << 10 | (code & 1u) << 14
+                     : (code >> 3 & 1u) << (15 - 3 * pair) | (code & 7u) << (6 - 3 * pair);
+}
+TEGROUP_IMPL_HD uint32_t tegroup_impl_code_of_half(int32_t pair, uint32_t half) {
+    return pair == 3 ? (half >> 13 & 1u) << 3 | (half >> 10 & 3u) << 1 | (half >> 14 & 1u)
+                     : (half >> (15 - 3 * pair) & 1u) << 3 | (half >> (6 - 3 * pair) & 7u);
+}
+
+/* Interleaves 64 codes that are in order, or puts them in order, in place: words as memory has them, the first byte
+ * lowest. In order, byte 16 u + 4 p + q has the pair p of word 2 q + u. */
+TEGROUP_IMPL_HD void tegroup_impl_interleave(uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
+    uint32_t to[TEGROUP_IMPL_INTERLEAVED_WORDS];
+    int32_t w, p;
+    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) {
+        to[w] = 0;
+        for (p = 0; p < 4; p++) {
+            const uint32_t byte = block[w % 2 * 4 + p] >> w / 2 * 8;
+            to[w] |=
+                tegroup_impl_interleaved_half(p, byte & 15u) | tegroup_impl_interleaved_half(p, byte >> 4 & 15u) << 16;
+        }
+    }
+    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) block[w] = to[w];
+}
+TEGROUP_IMPL_HD void tegroup_impl_put_in_order(uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
+    uint32_t to[TEGROUP_IMPL_INTERLEAVED_WORDS];
+    int32_t w, q;
+    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) {
+        to[w] = 0;
+        for (q = 0; q < 4; q++) {
+            const uint32_t from = block[2 * q + w / 4];
+            to[w] |= (tegroup_impl_code_of_half(w % 4, from) | tegroup_impl_code_of_half(w % 4, from >> 16) << 4)
+                     << 8 * q;
+        }
+    }
+    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) block[w] = to[w];
+}
+
+/* The same bytes as words, wherever they begin. */
+TEGROUP_IMPL_HD void tegroup_impl_load_codes(const uint8_t *from, uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
+    int32_t w;
+    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++)
+        block[w] = from[4 * w] | (uint32_t)from[4 * w + 1] << 8 | (uint32_t)from[4 * w + 2] << 16
+                   | (uint32_t)from[4 * w + 3] << 24;
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_codes(const uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS], uint8_t *to) {
+    int32_t i;
+    for (i = 0; i < TEGROUP_IMPL_INTERLEAVED_BYTES; i++) to[i] = (uint8_t)(block[i / 4] >> i % 4 * 8);
+}
+
+/* ==== [38] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3921,7 +4026,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [37] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [39] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -4018,7 +4123,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [38] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [40] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -4348,7 +4453,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [39] What errors call a tensor's fields (src/core/field_names.h) ==== */
+/* ==== [41] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -4378,7 +4483,8 @@ typedef enum tegroup_impl_operand {
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(SCALE, name ".scale") X(AMAX, name ".amax") X(COLUMNWISE_AMAX, name ".columnwise_amax")                      \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
-    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
+    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")                         \
+    X(CODE_ORDER, name ".code_order")
 /* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,
@@ -4428,7 +4534,7 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-/* ==== [40] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+/* ==== [42] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
 static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
@@ -4574,7 +4680,7 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
     return TEGROUP_OK;
 }
 
-/* ==== [41] Checks of a tensor (src/core/tensor_checks.h) ==== */
+/* ==== [43] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
@@ -4660,6 +4766,37 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
+/* Codes that are interleaved: by the lines of each copy that has them so. */
+static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int64_t each = TEGROUP_INTERLEAVED_CODES, ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
+    TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
+                           "must be a tegroup_code_order");
+    if (t->code_order == TEGROUP_CODES_IN_ORDER) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with F4E2M1 alone", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with uniform groups alone: weights", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(t->shape.cols % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(COLS),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, t->shape.cols);
+    TEGROUP_IMPL_RULE(t->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED || t->shape.rows % each == 0, ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(ROWS), "must be a multiple of TEGROUP_INTERLEAVED_CODES with a transposed copy",
+                      each, t->shape.rows);
+    TEGROUP_IMPL_RULE(ld % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, ld);
+    TEGROUP_IMPL_RULE(stride % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, stride);
+    return TEGROUP_OK;
+}
+/* Of what reads or writes codes in order alone. */
+static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                         tegroup_error *error) {
+    TEGROUP_IMPL_RULE(t->code_order == TEGROUP_CODES_IN_ORDER, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "must be IN_ORDER here; tegroup_code_convert puts codes in order", TEGROUP_CODES_IN_ORDER,
+                      t->code_order);
+    return TEGROUP_OK;
+}
+
 /* What of a tensor's fields belongs to its scaling. */
 static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -4689,6 +4826,7 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
                       t->columnwise_order);
     TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_code_order(t, name, error));
     if (none) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_nibbles(t, name, error));
     for (copy = 0; copy < 2; copy++) {
@@ -4802,7 +4940,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* ==== [42] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+/* ==== [44] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
@@ -4963,7 +5101,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* ==== [43] Tiles (src/core/tiles.h) ==== */
+/* ==== [45] Tiles (src/core/tiles.h) ==== */
 
 /* Where tile `number` of a matrix lies, which has tile_rows by tile_cols of them: they go in stripes of eight tile
  * rows, column by column, so that their operands stay in L2. */
@@ -5086,7 +5224,7 @@ TEGROUP_API tegroup_status tegroup_tiles_of(tegroup_op op, const tegroup_shape *
     return TEGROUP_OK;
 }
 
-/* ==== [44] Copies of a quantised tensor (src/core/copies.h) ==== */
+/* ==== [46] Copies of a quantised tensor (src/core/copies.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -5245,7 +5383,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [45] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [47] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -5274,7 +5412,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [46] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [48] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -5392,7 +5530,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [47] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [49] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -5572,7 +5710,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [48] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [50] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -5745,7 +5883,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [49] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [51] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -5841,7 +5979,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [50] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [52] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -5966,7 +6104,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [51] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [53] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -6168,7 +6306,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [52] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [54] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -6327,6 +6465,30 @@ TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand o
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
 }
 
+/* In which orders a product reads copies and codes: values are no copy that is summed along, and interleaved codes are
+ * weights, whose lines a product sums along. */
+static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    int i;
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const int sums_rows = tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i);
+        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i]) || !sums_rows, ERROR_COMBINATION,
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must not be of values where rows are summed: they are an operand of their own",
+                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
+        if (i == TEGROUP_IMPL_A || desc->op == TEGROUP_OP_WGRAD)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_in_order(operands[i], name, error));
+        TEGROUP_IMPL_RULE(operands[i]->code_order == TEGROUP_CODES_IN_ORDER || !sums_rows
+                              || operands[i]->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED,
+                          ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED where rows are summed and codes are interleaved",
+                          TEGROUP_COLUMNWISE_TRANSPOSED, operands[i]->columnwise_order);
+    }
+    return TEGROUP_OK;
+}
+
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
 static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
@@ -6476,12 +6638,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
-    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i])
-                              || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
-                          ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
-                          "must not be of values where rows are summed: they are an operand of their own",
-                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_orders(desc, names, error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
@@ -6533,6 +6690,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         problem->scale_dtype[i] = (uint8_t)operands[i]->scale_dtype;
         problem->scale_strides[i] = operands[i]->scale_outer_stride > 0;
         problem->columnwise_order[i] = (uint8_t)operands[i]->columnwise_order;
+        problem->code_order[i] = (uint8_t)operands[i]->code_order;
     }
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
@@ -6555,7 +6713,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [53] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [55] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -6733,7 +6891,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [54] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [56] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -6763,7 +6921,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [55] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [57] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -6817,7 +6975,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [56] The product of one group (src/core/product.h) ==== */
+/* ==== [58] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -6948,7 +7106,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [57] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [59] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -6967,11 +7125,12 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
 }
 
 /* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
- * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
+ * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other; not
+ * where its codes are interleaved, which are together along rows. */
 static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
-           || facts->choice_outer != facts->block_inner;
+           || facts->choice_outer != facts->block_inner || t->code_order == TEGROUP_CODES_INTERLEAVED;
 }
 
 /* Which copy of a or b a product reads. */
@@ -7007,7 +7166,7 @@ typedef struct tegroup_impl_scaled {
     tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
     double global;                    /* what all values of the group are multiplied by                 */
     tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
-    int32_t columnwise, sums_rows;
+    int32_t columnwise, sums_rows, interleaved; /* the last: its codes, along k                         */
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
 
@@ -7021,6 +7180,7 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor 
     scaled.scale_dtype = tegroup_impl_one_scale(t, scaled.facts);
     scaled.columnwise = columnwise;
     scaled.sums_rows = sums_rows;
+    scaled.interleaved = t->code_order == TEGROUP_CODES_INTERLEAVED;
     return scaled;
 }
 
@@ -7062,7 +7222,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [58] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [60] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -7075,7 +7235,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [59] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [61] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -7151,7 +7311,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [60] Rows (src/cpu/rows.h) ==== */
+/* ==== [62] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -7273,7 +7433,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [61] Vectors of the processor (src/cpu/vectors.h) ==== */
+/* ==== [63] Vectors of the processor (src/cpu/vectors.h) ==== */
 
 /* What the CPU's kernels need to know of a processor: the compiler's macros tell it, and no other part asks them.
  * Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
@@ -7597,7 +7757,7 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) 
 #endif
 #endif
 
-/* ==== [62] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [64] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -7940,7 +8100,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [63] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [65] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes and its scales, where these have 8 bits, mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -8017,12 +8177,28 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
     return scale;
 }
 
-/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
- * types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, int32_t apart, float *to) {
+/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved: whole blocks of them, which
+ * tiles are deep. Returns where they are then, and in *at the first. */
+static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
+                                                       uint8_t *ordered) {
+    uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS];
+    int32_t byte;
+    if (!s->interleaved) return (const uint8_t *)s->data;
+    for (byte = 0; byte < count / 2; byte += TEGROUP_IMPL_INTERLEAVED_BYTES) {
+        tegroup_impl_load_codes((const uint8_t *)s->data + *at / 2 + byte, block);
+        tegroup_impl_put_in_order(block);
+        tegroup_impl_store_codes(block, ordered + byte);
+    }
+    *at = 0;
+    return ordered;
+}
+
+/* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
+ * whatever the types, and so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
+                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
+                                                float *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
-    const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
     if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_f32(dtype, data, at, count, codes->value, scale, each, normal, to);
@@ -8043,22 +8219,25 @@ static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes 
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_f32(TEGROUP_DTYPE_F32) > 0;
     float decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
+    uint8_t ordered[DEEP / 2];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
-            const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            const uint8_t *data;
             float *to = transposes ? decoded + i * deep : panel + kk * width + i;
             const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
+            data = tegroup_impl_cpu_in_order(s, deep, &at, ordered);
             for (done = 0; done < deep; done += run) {
                 int64_t shared;
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_f32(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
+                tegroup_impl_cpu_decode_f32(codes, data, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
         if (transposes)
@@ -8083,7 +8262,8 @@ static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes
             const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
                           ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
-            tegroup_impl_cpu_decode_f32(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+            tegroup_impl_cpu_decode_f32(codes, (const uint8_t *)s->data, at, lines, scale, 1, normal, 1,
+                                         panel + kk * width);
         }
     }
 }
@@ -8121,12 +8301,12 @@ static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
     }
 }
 
-/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
- * types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, int32_t apart, double *to) {
+/* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
+ * whatever the types, and so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
+                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
+                                                double *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
-    const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
     if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, codes->value, scale, each, normal, to);
@@ -8147,22 +8327,25 @@ static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes 
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_f64(TEGROUP_DTYPE_F32) > 0;
     double decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
+    uint8_t ordered[DEEP / 2];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
-            const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            const uint8_t *data;
             double *to = transposes ? decoded + i * deep : panel + kk * width + i;
             const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
+            data = tegroup_impl_cpu_in_order(s, deep, &at, ordered);
             for (done = 0; done < deep; done += run) {
                 int64_t shared;
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_f64(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
+                tegroup_impl_cpu_decode_f64(codes, data, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
         if (transposes)
@@ -8187,7 +8370,8 @@ static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes
             const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
                           ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
-            tegroup_impl_cpu_decode_f64(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+            tegroup_impl_cpu_decode_f64(codes, (const uint8_t *)s->data, at, lines, scale, 1, normal, 1,
+                                         panel + kk * width);
         }
     }
 }
@@ -8225,7 +8409,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [64] CPU products of few rows, lines transposed (src/cpu/few.h) ==== */
+/* ==== [66] CPU products of few rows, lines transposed (src/cpu/few.h) ==== */
 
 /* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
  * room holds. */
@@ -8334,7 +8518,7 @@ static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *
 #endif
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
-/* ==== [65] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
+/* ==== [67] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
@@ -8419,7 +8603,7 @@ static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *d
 #define tegroup_impl_cpu_by_lines_f64(desc, p) 0
 #define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
 
-/* ==== [66] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
+/* ==== [68] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
 
 /* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
  * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
@@ -8497,7 +8681,7 @@ static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const voi
 #endif
 #define tegroup_impl_cpu_beside_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, sums) 0
 
-/* ==== [67] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [69] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -8923,7 +9107,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [68] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [70] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -9036,7 +9220,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [69] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [71] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K 64            /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -9151,7 +9335,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [70] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [72] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -9264,7 +9448,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [71] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
+/* ==== [73] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
  * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
@@ -9390,7 +9574,7 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
     if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [72] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
+/* ==== [74] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
@@ -9465,7 +9649,7 @@ static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, teg
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }
 
-/* ==== [73] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [75] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
@@ -9507,8 +9691,8 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
 
 /* Whether a product holds its weights: decodes them in registers. It is a forward product, or a dgrad by the transposed
  * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
- * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
- * to decode into but its plan's. */
+ * and whose groups are not so long that decoding once is faster, for which codes must be in order. The plan keeps the
+ * answer, as a call has no workspace to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
@@ -9517,8 +9701,9 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_SM90_K)
            && tegroup_impl_sm90_can_flip(&unbiased) && ld % unit == 0 && b.group_stride % unit == 0
-           && tegroup_impl_expected_rows(desc, p)
-                  <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
+           && (b.code_order == TEGROUP_CODES_INTERLEAVED
+               || tegroup_impl_expected_rows(desc, p)
+                      <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups));
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */
@@ -9558,41 +9743,43 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 }
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
- * TB/s, both by the bits of a code, and what it takes to begin. All are fitted to the H200's times in
+ * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
  * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
  * those of 64 rows take up to 1.45 times as long. */
-#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits) ((bits) == 8 ? 560.0 : 650.0)
-#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.9 : 1.8)
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved) ((bits) == 8 ? 560.0 : (interleaved) ? 720.0 : 650.0)
+#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved) ((bits) == 8 ? 2.9 : (interleaved) ? 2.4 : 1.8)
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int bits = tegroup_impl_bits(p->b);
+    const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;
     const double weight = (double)p->n * (double)p->k,
-                 math =
-                     2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits),
-                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
+                 math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight
+                        / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved),
+                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved);
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
-/* ==== [74] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+/* ==== [76] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
-/* The kernel rows, one on each line: KERNEL(name, bits, rows, k, multipliers). bits: of a code; rows: of D, the
- * most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of D.
- * Tall tiles decode a weight for 256 rows; low ones have more warps that decode. */
+/* The kernel rows, one on each line: KERNEL(name, bits, order, rows, k, multipliers). bits, order: of codes; rows: of
+ * D, the most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of
+ * D. Tall tiles decode a weight for 256 rows; low ones have more warps that decode. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(KERNEL)                                                                      \
-    KERNEL(WEIGHTS8_64X192, 8, 64, 128, 3)                                                                             \
-    KERNEL(WEIGHTS8_256X128, 8, 256, 64, 2)                                                                            \
-    KERNEL(WEIGHTS4_64X192, 4, 64, 128, 3)                                                                             \
-    KERNEL(WEIGHTS4_256X128, 4, 256, 64, 2)
+    KERNEL(WEIGHTS8_64X192, 8, IN_ORDER, 64, 128, 3)                                                                   \
+    KERNEL(WEIGHTS8_256X128, 8, IN_ORDER, 256, 64, 2)                                                                  \
+    KERNEL(WEIGHTS4_64X192, 4, IN_ORDER, 64, 128, 3)                                                                   \
+    KERNEL(WEIGHTS4_256X128, 4, IN_ORDER, 256, 64, 2)                                                                  \
+    KERNEL(INTERLEAVED4_64X192, 4, INTERLEAVED, 64, 128, 3)                                                            \
+    KERNEL(INTERLEAVED4_256X128, 4, INTERLEAVED, 256, 64, 2)
 
 enum { /* behind the kernels of sm90_kernels.h */
-    TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
-#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, rows, k, multipliers) TEGROUP_IMPL_SM90_##name,
-    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
+       TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
+#define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, order, rows, k, multipliers) TEGROUP_IMPL_SM90_##name,
+       TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
-    TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
+       TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
-#define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group up to which tiles are low */
+#define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group, and of a tile, up to which tiles are low */
 
 /* How many multiples of FIT a tile of these may have besides `rows`. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(rows)                                                                        \
@@ -9600,26 +9787,35 @@ enum { /* behind the kernels of sm90_kernels.h */
                                                                 : (rows) / TEGROUP_IMPL_SM90_FIT - 1)
 
 typedef struct tegroup_impl_sm90_weights_row {
-    int32_t bits, rows, cols, k;
+    int32_t bits;
+    tegroup_code_order order;
+    int32_t rows, cols, k;
 } tegroup_impl_sm90_weights_row;
 
 static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, rows, k, multipliers) {bits, rows, 64 * (multipliers), k},
+#define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
+    {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
+/* Whether a kernel decodes the weights of a problem. */
+static inline int tegroup_impl_sm90_weights_runs(const tegroup_problem *p, int32_t kernel) {
+    const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
+    return row->bits == tegroup_impl_bits(p->b) && row->order == (tegroup_code_order)p->code_order[TEGROUP_IMPL_B];
+}
 
 static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                   tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
-    const int few =
-                  tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups),
-              eight = tegroup_impl_bits(p->b) == 8;
-    const int32_t kernel = eight ? (few ? TEGROUP_IMPL_SM90_WEIGHTS8_64X192 : TEGROUP_IMPL_SM90_WEIGHTS8_256X128)
-                                 : (few ? TEGROUP_IMPL_SM90_WEIGHTS4_64X192 : TEGROUP_IMPL_SM90_WEIGHTS4_256X128);
-    const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
+    const int few = tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups);
+    const tegroup_impl_sm90_weights_row *row;
+    int32_t kernel = TEGROUP_IMPL_SM90_KERNEL_COUNT;
+    while (!tegroup_impl_sm90_weights_runs(p, kernel)
+           || few != (tegroup_impl_sm90_weights_row_of(kernel)->rows == TEGROUP_IMPL_SM90_WEIGHTS_FEW))
+        kernel++;
+    row = tegroup_impl_sm90_weights_row_of(kernel);
     plan->tile_m = row->rows;
     plan->tile_n = row->cols;
     plan->tile_k = row->k;
@@ -9629,7 +9825,7 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
                         : "by rule: weights are decoded in registers, and groups are long";
 }
 
-/* ==== [75] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [77] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -9748,7 +9944,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [76] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [78] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -9816,7 +10012,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [77] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [79] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
@@ -9888,7 +10084,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                           : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
-/* ==== [78] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [80] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -10244,7 +10440,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [79] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [81] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -10399,7 +10595,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [80] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [82] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -10709,6 +10905,15 @@ static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
     int i;
+    TEGROUP_IMPL_NEED(
+        p->code_order[TEGROUP_IMPL_B] == TEGROUP_CODES_IN_ORDER || c->rule->backend == TEGROUP_BACKEND_CPU
+            || (c->rule->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_holds_weights(c->desc, p)),
+        ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, CODE_ORDER),
+        c->rule->backend == TEGROUP_BACKEND_SM90
+            ? "must be IN_ORDER unless weights are decoded in registers: ragged rows that no index picks, "
+              "d of two bytes to which a bias alone is added, scales in the default packing"
+            : "must be IN_ORDER for this backend",
+        TEGROUP_CODES_IN_ORDER, p->code_order[TEGROUP_IMPL_B]);
     if (c->rule->backend != TEGROUP_BACKEND_SM90 || !tegroup_impl_sm90_multiplies_fp8(p)) return 1;
     for (i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];
@@ -10845,7 +11050,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [81] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [83] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -11118,7 +11323,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [82] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [84] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -11511,7 +11716,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [83] What a call checks (src/gemm/check.h) ==== */
+/* ==== [85] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -11566,6 +11771,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(scale_dtype, 2, SCALE_DTYPE);
     TEGROUP_IMPL_SAME_EACH(scale_strides, 2, SCALE_OUTER_STRIDE);
     TEGROUP_IMPL_SAME_EACH(columnwise_order, 2, COLUMNWISE_ORDER);
+    TEGROUP_IMPL_SAME_EACH(code_order, 2, CODE_ORDER);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
@@ -11903,7 +12109,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [84] Run (src/gemm/run.h) ==== */
+/* ==== [86] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -11943,7 +12149,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [85] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [87] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -12042,7 +12248,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [86] Formulas (src/cpu/real.h) ==== */
+/* ==== [88] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -12075,7 +12281,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [87] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [89] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -12483,7 +12689,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [88] Activations (src/layer/activation.h) ==== */
+/* ==== [90] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -12911,7 +13117,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [89] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [91] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -13144,7 +13350,7 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
                          "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
-    return TEGROUP_OK;
+    return tegroup_impl_check_in_order(t, name, error);
 }
 
 /* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that
@@ -13232,7 +13438,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [90] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
+/* ==== [92] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
 enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
@@ -13313,7 +13519,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ==== [91] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [93] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -13879,7 +14085,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [92] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [94] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -14087,7 +14293,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [93] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
+/* ==== [95] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -14506,7 +14712,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
-/* ==== [94] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+/* ==== [96] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
@@ -14663,7 +14869,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [95] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [97] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -15182,7 +15388,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [96] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [98] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -15562,7 +15768,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [97] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [99] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -15819,7 +16025,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [98] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [100] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -16174,7 +16380,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [99] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [101] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -16724,7 +16930,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [100] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [102] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -16916,7 +17122,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [101] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [103] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -17169,7 +17375,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [102] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [104] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -17356,7 +17562,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [103] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [105] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -17511,7 +17717,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [104] Validate (src/gemm/validate.h) ==== */
+/* ==== [106] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -17676,7 +17882,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [105] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [107] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -17891,7 +18097,152 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [106] Counts of groups (src/moe/count.h) ==== */
+/* ==== [108] Codes in another order (src/gemm/code_convert.h) ==== */
+
+/* One copy of two tensors, whose lines have so many blocks of TEGROUP_INTERLEAVED_CODES. */
+typedef struct tegroup_impl_codes_moved {
+    tegroup_tensor from, to; /* with that copy in the place of the rowwise one */
+    int64_t lines, blocks;   /* of a group, of a line                          */
+    int64_t line_bytes[2], group_bytes[2];
+} tegroup_impl_codes_moved;
+
+#if TEGROUP_IMPL_FP8_KERNELS
+static inline tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
+                                                            struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup_code_convert_desc *desc) {
+    const tegroup_tensor *tensors[2] = {&desc->from, &desc->to};
+    const tegroup_shape *shape = &desc->from.shape;
+    tegroup_impl_codes_moved moved;
+    int i;
+    memset(&moved, 0, sizeof moved);
+    moved.from = tegroup_impl_with_copy(&desc->from, desc->columnwise);
+    moved.to = tegroup_impl_with_copy(&desc->to, desc->columnwise);
+    moved.lines = desc->columnwise ? shape->cols : shape->rows;
+    moved.blocks = (desc->columnwise ? shape->rows : shape->cols) / TEGROUP_INTERLEAVED_CODES;
+    for (i = 0; i < 2; i++) {
+        moved.line_bytes[i] = (desc->columnwise ? shape->rows : tegroup_impl_ld(tensors[i])) / 2;
+        moved.group_bytes[i] =
+            desc->columnwise ? moved.lines * moved.line_bytes[i] : tegroup_impl_group_stride(tensors[i]) / 2;
+    }
+    return moved;
+}
+
+/* Converts block number `block` of all, a line after another. A block is read before it is written. */
+TEGROUP_IMPL_HD void tegroup_impl_convert_block(const tegroup_impl_codes_moved *moved, int64_t block) {
+    const int64_t line = block / moved->blocks, g = line / moved->lines, within = line % moved->lines,
+                  at = block % moved->blocks * TEGROUP_IMPL_INTERLEAVED_BYTES;
+    const int listed_from = tegroup_impl_listed(&moved->from), listed_to = tegroup_impl_listed(&moved->to);
+    const uint8_t *from = listed_from ? (const uint8_t *)moved->from.pointers[g]
+                                      : (const uint8_t *)moved->from.data + g * moved->group_bytes[0];
+    uint8_t *to = listed_to ? (uint8_t *)moved->to.pointers[g] : (uint8_t *)moved->to.data + g * moved->group_bytes[1];
+    uint32_t codes[TEGROUP_IMPL_INTERLEAVED_WORDS];
+    tegroup_impl_load_codes(from + within * moved->line_bytes[0] + at, codes);
+    if (moved->to.code_order == TEGROUP_CODES_INTERLEAVED) tegroup_impl_interleave(codes);
+    else tegroup_impl_put_in_order(codes);
+    tegroup_impl_store_codes(codes, to + within * moved->line_bytes[1] + at);
+}
+
+/* What both tensors have in common. */
+static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                           tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPE, from->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "from.dtype", "must be F4E2M1",
+                         TEGROUP_DTYPE_F4E2M1, from->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "to.dtype", "must be F4E2M1",
+                         TEGROUP_DTYPE_F4E2M1, to->dtype);
+    TEGROUP_IMPL_RULE(from->code_order != to->code_order, ERROR_COMBINATION, "to.code_order",
+                      "must be another than from.code_order",
+                      from->code_order == TEGROUP_CODES_IN_ORDER ? TEGROUP_CODES_INTERLEAVED : TEGROUP_CODES_IN_ORDER,
+                      to->code_order);
+    TEGROUP_IMPL_RULE_AS(SCALING, to->scaling == from->scaling, ERROR_SHAPE, "to.scaling", "must equal from.scaling",
+                         from->scaling, to->scaling);
+    TEGROUP_IMPL_RULE(to->columnwise_order == from->columnwise_order, ERROR_COMBINATION, "to.columnwise_order",
+                      "must equal from.columnwise_order", from->columnwise_order, to->columnwise_order);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&from->shape), ERROR_COMBINATION, "from.shape.row_sizes.encoding",
+                      "must be unset: interleaved codes are weights", TEGROUP_ENCODING_UNSET,
+                      from->shape.row_sizes.encoding);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&to->shape), ERROR_COMBINATION, "to.shape.row_sizes.encoding",
+                      "must be unset: interleaved codes are weights", TEGROUP_ENCODING_UNSET,
+                      to->shape.row_sizes.encoding);
+    TEGROUP_IMPL_RULE(to->shape.groups == from->shape.groups, ERROR_SHAPE, "to.shape.groups",
+                      "must equal from.shape.groups", from->shape.groups, to->shape.groups);
+    TEGROUP_IMPL_RULE(to->shape.rows == from->shape.rows, ERROR_SHAPE, "to.shape.rows", "must equal from.shape.rows",
+                      from->shape.rows, to->shape.rows);
+    TEGROUP_IMPL_RULE(to->shape.cols == from->shape.cols, ERROR_SHAPE, "to.shape.cols", "must equal from.shape.cols",
+                      from->shape.cols, to->shape.cols);
+    return TEGROUP_OK;
+}
+
+/* The memory of one tensor's codes, when a call is about to run. */
+static inline tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            int32_t columnwise, tegroup_space space,
+                                                            tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int listed = tegroup_impl_listed(t);
+    const char *field = tegroup_impl_copy_paths_of(name, listed, columnwise).data;
+    TEGROUP_IMPL_RULE(!listed || t->pointers_space == space, ERROR_COMBINATION, TEGROUP_IMPL_PATH(POINTERS_SPACE),
+                      "must equal space, or be unset", space, t->pointers_space);
+    if (t->shape.groups == 0 || tegroup_impl_copy_bytes(t, columnwise) == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)memory.pointers : memory.data,
+                                                listed ? sizeof(void *) : 1, field, error));
+    return listed ? tegroup_impl_check_each(t, memory.pointers, 0, field, error) : TEGROUP_OK;
+}
+
+/* Is `to` the memory of `from`, block for block? */
+static inline int tegroup_impl_converts_in_place(const tegroup_impl_codes_moved *moved) {
+    return tegroup_impl_listed(&moved->from) == tegroup_impl_listed(&moved->to) && moved->from.data == moved->to.data
+           && moved->from.pointers == moved->to.pointers && moved->line_bytes[0] == moved->line_bytes[1]
+           && moved->group_bytes[0] == moved->group_bytes[1];
+}
+
+static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_convert_desc *desc,
+                                                             tegroup_error *error) {
+    static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
+    const int32_t columnwise = desc->columnwise;
+    tegroup_impl_codes_moved moved;
+    tegroup_impl_buffer buffers[2];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->from, &names[0], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->to, &names[1], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_same_codes(&desc->from, &desc->to, error));
+    TEGROUP_IMPL_RULE(!columnwise || tegroup_impl_transposed(&desc->from, 1), ERROR_COMBINATION, "columnwise",
+                      "must be 0 where columnwise_order is not TRANSPOSED: its codes are in order", 0, columnwise);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_code_memory(&desc->from, &names[0], columnwise, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_code_memory(&desc->to, &names[1], columnwise, desc->space, error));
+    moved = tegroup_impl_codes_moved_of(desc);
+    buffers[0] = tegroup_impl_copy_buffer(&desc->to, &names[1], columnwise, 0, 1);
+    buffers[1] = tegroup_impl_copy_buffer(&desc->from, &names[0], columnwise, 0, 0);
+    if (tegroup_impl_converts_in_place(&moved)) buffers[0].twin = 1;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 2, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,
+                                                tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_code_convert")
+    tegroup_code_convert_desc taken;
+    tegroup_impl_codes_moved moved;
+    int64_t count, block;
+    int32_t team;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_code_convert_check(desc, error));
+    moved = tegroup_impl_codes_moved_of(desc);
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_code_convert(&moved, stream, error);
+#endif
+    count = (int64_t)desc->from.shape.groups * moved.lines * moved.blocks;
+    team = tegroup_impl_team(tegroup_impl_threads(desc->threads), 100.0 * (double)count); /* steps, of a block's bits */
+    (void)team;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(team))
+    for (block = 0; block < count; block++) tegroup_impl_convert_block(&moved, block);
+    return TEGROUP_OK;
+}
+
+/* ==== [109] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -18054,7 +18405,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [107] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [110] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -18776,7 +19127,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [108] Router (src/moe/router.h) ==== */
+/* ==== [111] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -19231,7 +19582,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [109] Permutation (src/moe/permutation.h) ==== */
+/* ==== [112] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -19538,7 +19889,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [110] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [113] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -19882,7 +20233,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [111] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [114] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -20060,7 +20411,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [112] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [115] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -20159,7 +20510,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [113] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [116] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -20317,7 +20668,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [114] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [117] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -20561,7 +20912,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [115] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [118] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -21124,7 +21475,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [116] MoE layer (src/moe/layer.h) ==== */
+/* ==== [119] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -21544,7 +21895,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [117] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [120] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -21691,7 +22042,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [118] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [121] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -21774,7 +22125,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [119] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [122] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -22198,7 +22549,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [120] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [123] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

@@ -30,53 +30,54 @@
  *   [20] ep/links_cuda.h          Expert parallelism: kernels for rows of one token in one window
  *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
  *   [22] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [23] gemm/validate_cuda.h     Validate kernels
- *   [24] cuda/walk.h              A walk through tiles
- *   [25] cuda/functor.h           A functor in the epilogue
- *   [26] cuda/call.h              GPU calls
- *   [27] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [28] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [29] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
- *   [30] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [31] layer/quantize_registers_cuda.h Quantise: BF16 as it lies, in registers
- *   [32] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [33] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [34] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [35] layer/quantize_1x128_cuda.h Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step
- *   [36] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [37] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [39] cuda/cublaslt_loop.h     cublaslt_loop
- *   [40] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [41] cuda/decode.h            Decoding operands before they are multiplied
- *   [42] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [43] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [44] cuda/portable.h          Portable GEMM: the kernels
- *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [47] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
- *   [48] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [49] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [50] cuda/hopper.h            Hopper's instructions
- *   [51] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [52] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [53] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [54] cuda/sm90_block.h        Hopper GEMM: a block
- *   [55] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [56] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [57] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [58] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [59] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [60] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [61] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [62] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [63] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [64] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [65] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [66] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [67] gemm/machine_cuda.h      The GPU and the library at hand
- *   [68] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [69] gemm/functor_cuda.h      A product with a functor
+ *   [23] gemm/code_convert_cuda.h Codes in another order: kernel
+ *   [24] gemm/validate_cuda.h     Validate kernels
+ *   [25] cuda/walk.h              A walk through tiles
+ *   [26] cuda/functor.h           A functor in the epilogue
+ *   [27] cuda/call.h              GPU calls
+ *   [28] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [29] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [30] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
+ *   [31] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [32] layer/quantize_registers_cuda.h Quantise: BF16 as it lies, in registers
+ *   [33] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [34] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [35] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [36] layer/quantize_1x128_cuda.h Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step
+ *   [37] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [38] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [39] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [40] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [41] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [42] cuda/decode.h            Decoding operands before they are multiplied
+ *   [43] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [44] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [45] cuda/portable.h          Portable GEMM: the kernels
+ *   [46] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [47] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [49] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
+ *   [50] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [51] cuda/hopper.h            Hopper's instructions
+ *   [52] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [53] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [54] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [55] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [56] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [57] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [58] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [59] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [60] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [61] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [62] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [63] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [64] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [65] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [66] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [67] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [68] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [69] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [70] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -5054,9 +5055,33 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
                             TEGROUP_IMPL_SCALE_THREADS, 0, stream, *from, *to),
         "stream", "the kernel must launch", error);
 }
+
+/* ==== [23] Codes in another order: kernel (src/gemm/code_convert_cuda.h) ==== */
+
+enum { TEGROUP_IMPL_CODE_THREADS = 256 };
+
+/* A thread converts a block of codes at a time. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_CODE_THREADS)
+    tegroup_impl_code_convert_kernel(const __grid_constant__ tegroup_impl_codes_moved moved, int64_t count) {
+    const int64_t step = (int64_t)gridDim.x * TEGROUP_IMPL_CODE_THREADS;
+    for (int64_t block = (int64_t)blockIdx.x * TEGROUP_IMPL_CODE_THREADS + threadIdx.x; block < count; block += step)
+        tegroup_impl_convert_block(&moved, block);
+}
+
+static inline tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t count = (int64_t)moved->from.shape.groups * moved->lines * moved->blocks;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(count, TEGROUP_IMPL_CODE_THREADS), 32, &blocks, error));
+    if (count == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_code_convert_kernel, blocks,
+                                                        TEGROUP_IMPL_CODE_THREADS, 0, stream, *moved, count),
+                                    "stream", "the kernel must launch", error);
+}
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [23] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [24] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5189,7 +5214,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [24] A walk through tiles (src/cuda/walk.h) ==== */
+/* ==== [25] A walk through tiles (src/cuda/walk.h) ==== */
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
@@ -5303,7 +5328,7 @@ static __device__ inline bool tegroup_tile_take(tegroup_tile_walk *walk, const t
     return tile->group >= 0;
 }
 
-/* ==== [25] A functor in the epilogue (src/cuda/functor.h) ==== */
+/* ==== [26] A functor in the epilogue (src/cuda/functor.h) ==== */
 
 /* Where an element of d is that a caller's functor is given: see tegroup_gemm_with. */
 typedef struct tegroup_element {
@@ -5322,7 +5347,7 @@ struct tegroup_impl_as_is {
 template <typename FUNCTOR> struct tegroup_impl_adds_bias { static constexpr bool value = false; };
 template <> struct tegroup_impl_adds_bias<tegroup_impl_as_is> { static constexpr bool value = true; };
 
-/* ==== [26] GPU calls (src/cuda/call.h) ==== */
+/* ==== [27] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5497,6 +5522,9 @@ static __device__ __forceinline__ uint4 tegroup_impl_load_chunk(uint32_t from) {
                  : "r"(from)
                  : "memory");
     return chunk;
+}
+static __device__ __forceinline__ void tegroup_impl_load_words(uint32_t from, uint32_t (&words)[2]) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(from) : "memory");
 }
 static __device__ __forceinline__ uint32_t tegroup_impl_load_word(uint32_t from) {
     uint32_t word;
@@ -5687,7 +5715,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [27] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [28] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -5960,7 +5988,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [28] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [29] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -6254,7 +6282,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [29] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [30] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -6691,7 +6719,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [30] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [31] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -6848,7 +6876,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [31] Quantise: BF16 as it lies, in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [32] Quantise: BF16 as it lies, in registers (src/layer/quantize_registers_cuda.h) ==== */
 
 /* These kernels make what those of strips and tiles make, of values that are only read: each stays in the registers of
  * its thread from the load to the last store, which takes a third of the instructions. */
@@ -7360,7 +7388,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
 }
 
-/* ==== [32] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [33] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -7498,7 +7526,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [33] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [34] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
@@ -7874,7 +7902,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [34] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [35] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -8157,7 +8185,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 }
 #undef TEGROUP_IMPL_BY_VALUES
 
-/* ==== [35] Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
+/* ==== [36] Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
 /* What tegroup_quantize makes of SwiGLU of BF16, or of its gradient, where its scaling is BLOCK_1X128, gates and ups
  * lying by halves: in one read, each value computed once, and both copies written. The gradient of rows' scales has a
@@ -8558,7 +8586,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [36] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [37] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -8873,7 +8901,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [37] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [38] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -8949,7 +8977,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [38] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [39] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -9202,7 +9230,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [39] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [40] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -9480,7 +9508,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [40] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [41] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -9789,7 +9817,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [41] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
+/* ==== [42] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -10190,7 +10218,7 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [42] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [43] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -10427,7 +10455,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [43] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [44] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -10545,7 +10573,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [44] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [45] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
  * tegroup_impl_portable_factors. */
@@ -11057,7 +11085,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [45] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [46] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -11117,7 +11145,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [46] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [47] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
  * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
@@ -11505,7 +11533,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 
-/* ==== [47] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
  * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
@@ -11834,7 +11862,7 @@ static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_pl
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 
-/* ==== [48] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+/* ==== [49] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
 
 /* Operands of FP8 with scales of F32 are decoded to BF16, where their codes are exact, before the product
  * (cuda/decode.h) or, as weights of short groups, in its registers (cuda/portable_weights.h), and multiplied as BF16
@@ -11994,7 +12022,7 @@ static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_p
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [49] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [50] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -12269,7 +12297,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [50] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [51] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -12620,7 +12648,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [51] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [52] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -12675,9 +12703,6 @@ typedef struct tegroup_impl_sm90_call {
     tegroup_impl_gpu_call call;
     int32_t ragged[4]; /* The map has overlapping boxes, as above; otherwise it is [group][row][col]. */
     int32_t listed[4]; /* Each group has a buffer of its own, by a list of pointers. */
-    /* For both kinds: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's address is
-     * still to be added. */
-    uint64_t shift[4];
     int32_t has_c, has_bias;
     int32_t narrows;              /* how many of the last groups have only narrow tiles */
     int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
@@ -12697,6 +12722,9 @@ typedef struct tegroup_impl_sm90_call {
     /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
      * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
+    /* For both kinds of maps: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's
+     * address is still to be added. */
+    uint64_t shift[4];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;
     /* A weight gradient of FP8: [groups][2] maps of the copies of A and B, since those of a group have its stride. */
@@ -12814,7 +12842,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [52] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [53] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -13178,7 +13206,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [53] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [54] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -13465,7 +13493,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [54] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [55] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -13606,7 +13634,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [55] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [56] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -13661,7 +13689,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [56] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [57] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -13915,7 +13943,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [57] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [58] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -14092,7 +14120,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [58] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [59] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -14533,19 +14561,20 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [59] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [60] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
  * weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and the order
  * of sums are those of the kernels of BF16, and so are the results' bits. */
 
-template <int BITS_, int ROWS_, int K_, int MULTIPLIERS_>
+template <int BITS_, bool INTERLEAVED_, int ROWS_, int K_, int MULTIPLIERS_>
 struct tegroup_impl_sm90_weights_shape
     : tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> {
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
+    static constexpr bool INTERLEAVED = INTERLEAVED_;
     static constexpr int RELEASERS = 32; /* Scales come by bulk copies, whose writes racecheck sees. */
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
@@ -14653,7 +14682,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times */
+        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times; of
+                             interleaved codes, at which byte this lane's begin among those of 64 of k */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
     static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
@@ -14662,7 +14692,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         share mine;
         mine.codes = line * SHAPE::LINE;
         mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
-        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x1111u * q;
+        mine.pick = SHAPE::INTERLEAVED ? 8 * q
+                    : SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u
+                                       : 0x1111u * q;
         mine.scales =
             SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + scaled / 128 * 1024 + scaled % 32 * 16 + scaled % 128 / 32 * 4;
         return mine;
@@ -14756,8 +14788,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (HALF == 0) tegroup_impl_barrier_wait(this->at(&this->rest->full[in.slot]), in.round);
         /* The half's first scale, of four of a line that lie together. */
         const int first = HALF * EACH / (E4M3 ? 1 : 2) + (SHAPE::K == 64 && !E4M3 ? k / 32 % 4 : 0);
-        const bool has_nan = SHAPE::BITS == 8 ? decode_eights<HALF>(codes, mine, held)
-                                              : decode_fours<HALF>(codes, mine, held);
+        bool has_nan = false; /* codes of four bits have none */
+        if (SHAPE::BITS == 8) has_nan = decode_eights<HALF>(codes, mine, held);
+        else if (SHAPE::INTERLEAVED) decode_interleaved<HALF>(codes, mine, held);
+        else decode_fours<HALF>(codes, mine, held);
         if (HALF == 0 || first == 4)
 #pragma unroll
             for (int line = 0; line < 2; line++) {
@@ -14817,7 +14851,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         return flags - (flags >> 15);
     }
     template <int HALF>
-    static __device__ __forceinline__ bool decode_fours(uint32_t from, const share &mine, half_stage &held) {
+    static __device__ __forceinline__ void decode_fours(uint32_t from, const share &mine, half_stage &held) {
         uint4 chunks[EACH]; /* of a line and 32 of k */
 #pragma unroll
         for (int i = 0; i < EACH; i++) chunks[i] = load_chunk(from, mine, (HALF * EACH + i) / 2, i % 2);
@@ -14829,7 +14863,26 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             held[at + 1][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
             held[at + 1][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
         }
-        return false;
+    }
+    /* Interleaved codes: a word has the four pairs that a lane needs of 32 of k (formats/code_order.h). The bits of the
+     * fourth are in the upper byte of each half. */
+    template <int HALF>
+    static __device__ __forceinline__ void decode_interleaved(uint32_t from, const share &mine, half_stage &held) {
+        constexpr uint32_t PAIR = 0x81c081c0u;
+        const uint32_t at = (HALF * EACH / 4 * 32 + mine.pick / 16 * 16 ^ mine.swizzle) + mine.pick % 16;
+#pragma unroll
+        for (int line = 0; line < 2; line++) {
+            uint32_t words[2];
+            if (EACH == 4) tegroup_impl_load_words(from + (uint32_t)(8 * line * SHAPE::LINE) + at, words);
+            else words[0] = tegroup_impl_load_word(from + (uint32_t)(8 * line * SHAPE::LINE) + at + HALF * 4);
+#pragma unroll
+            for (int i = 0; i < EACH / 2; i++) {
+                held[2 * i][line] = words[i] & PAIR;
+                held[2 * i][2 + line] = words[i] << 3 & PAIR;
+                held[2 * i + 1][line] = words[i] << 6 & PAIR;
+                held[2 * i + 1][2 + line] = (__byte_perm(words[i], 0, 0x4341) & 0x006c006cu) * 0x00000421u & PAIR;
+            }
+        }
     }
     /* Scales of E8M0 of two lines, one for each 32 of k, times what makes good for the exponents of the codes. What is
      * too large for one factor is left for another. */
@@ -14909,13 +14962,16 @@ typedef struct tegroup_impl_sm90_weights_code {
 } tegroup_impl_sm90_weights_code;
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, multipliers)                                               \
-    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>),                    \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::THREADS,                                             \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(bits, order, rows, k, multipliers)                                             \
+    tegroup_impl_sm90_weights_shape<bits, TEGROUP_CODES_##order == TEGROUP_CODES_INTERLEAVED, rows, k, multipliers>
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, ...)                                                                      \
+    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)),                                   \
+     TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)::THREADS,                                                            \
+     TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
+#undef TEGROUP_IMPL_SM90_WEIGHTS_SHAPE
     return &code[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
 
@@ -14932,7 +14988,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [60] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [61] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -15490,7 +15546,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [61] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [62] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -15532,7 +15588,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [62] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [63] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -15617,7 +15673,7 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
     const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
-    return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
+    return weights ? tegroup_impl_sm90_weights_runs(p, kernel)
                    : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma)
                          && !(tegroup_impl_sm90_row_of(kernel)->pairs && plan->sm_limit == 1);
 }
@@ -15642,7 +15698,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [63] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [64] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -15762,7 +15818,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [64] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [65] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -16210,7 +16266,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [65] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [66] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -16254,7 +16310,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [66] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [67] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -16451,7 +16507,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [67] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [68] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -16483,7 +16539,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [68] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [69] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -16645,7 +16701,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [69] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [70] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -14,6 +14,7 @@
 #include "core/tile_types.h"
 #include "core/validation_types.h"
 #include "core/scale_convert_types.h"
+#include "core/code_convert_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "layer/linear_types.h"
@@ -211,6 +212,11 @@ TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CU
 /* Store the scales of a tensor in another layout, see tegroup_scale_convert_desc. Everything is checked before anything
  * is written. */
 TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+
+/* Store the codes of weights in another order, see tegroup_code_convert_desc. Everything is checked before anything is
+ * written. */
+TEGROUP_API_STATUS tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no

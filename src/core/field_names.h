@@ -30,7 +30,8 @@ typedef enum tegroup_impl_operand {
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(SCALE, name ".scale") X(AMAX, name ".amax") X(COLUMNWISE_AMAX, name ".columnwise_amax")                      \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
-    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
+    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")                         \
+    X(CODE_ORDER, name ".code_order")
 /* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,

@@ -31,6 +31,7 @@ typedef struct tegroup_problem {
     uint8_t         scale_dtype[2];    /* tegroup_dtype of a, b: as in the tensor                              */
     uint8_t         scale_strides[2];  /* of a, b: 1 = scales are at strides                                   */
     uint8_t         columnwise_order[2]; /* tegroup_columnwise_order of a, b                                   */
+    uint8_t         code_order[2];     /* tegroup_code_order of a, b                                           */
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;

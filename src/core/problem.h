@@ -181,6 +181,30 @@ TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand o
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
 }
 
+/* In which orders a product reads copies and codes: values are no copy that is summed along, and interleaved codes are
+ * weights, whose lines a product sums along. */
+static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    int i;
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const int sums_rows = tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i);
+        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i]) || !sums_rows, ERROR_COMBINATION,
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must not be of values where rows are summed: they are an operand of their own",
+                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
+        if (i == TEGROUP_IMPL_A || desc->op == TEGROUP_OP_WGRAD)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_in_order(operands[i], name, error));
+        TEGROUP_IMPL_RULE(operands[i]->code_order == TEGROUP_CODES_IN_ORDER || !sums_rows
+                              || operands[i]->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED,
+                          ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED where rows are summed and codes are interleaved",
+                          TEGROUP_COLUMNWISE_TRANSPOSED, operands[i]->columnwise_order);
+    }
+    return TEGROUP_OK;
+}
+
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
 static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
@@ -330,12 +354,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
-    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_keeps_values(operands[i])
-                              || !tegroup_impl_sums_rows(desc->op, (tegroup_impl_operand)i),
-                          ERROR_COMBINATION, names->operand[i]->members[TEGROUP_IMPL_MEMBER_COLUMNWISE_ORDER],
-                          "must not be of values where rows are summed: they are an operand of their own",
-                          TEGROUP_COLUMNWISE_AS_DATA, operands[i]->columnwise_order);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_orders(desc, names, error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
@@ -387,6 +406,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         problem->scale_dtype[i] = (uint8_t)operands[i]->scale_dtype;
         problem->scale_strides[i] = operands[i]->scale_outer_stride > 0;
         problem->columnwise_order[i] = (uint8_t)operands[i]->columnwise_order;
+        problem->code_order[i] = (uint8_t)operands[i]->code_order;
     }
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;

@@ -36,11 +36,12 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
 }
 
 /* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
- * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
+ * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other; not
+ * where its codes are interleaved, which are together along rows. */
 static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
-           || facts->choice_outer != facts->block_inner;
+           || facts->choice_outer != facts->block_inner || t->code_order == TEGROUP_CODES_INTERLEAVED;
 }
 
 /* Which copy of a or b a product reads. */
@@ -76,7 +77,7 @@ typedef struct tegroup_impl_scaled {
     tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
     double global;                    /* what all values of the group are multiplied by                 */
     tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
-    int32_t columnwise, sums_rows;
+    int32_t columnwise, sums_rows, interleaved; /* the last: its codes, along k                         */
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
 
@@ -90,6 +91,7 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor 
     scaled.scale_dtype = tegroup_impl_one_scale(t, scaled.facts);
     scaled.columnwise = columnwise;
     scaled.sums_rows = sums_rows;
+    scaled.interleaved = t->code_order == TEGROUP_CODES_INTERLEAVED;
     return scaled;
 }
 

@@ -101,6 +101,37 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
+/* Codes that are interleaved: by the lines of each copy that has them so. */
+static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int64_t each = TEGROUP_INTERLEAVED_CODES, ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
+    TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
+                           "must be a tegroup_code_order");
+    if (t->code_order == TEGROUP_CODES_IN_ORDER) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with F4E2M1 alone", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with uniform groups alone: weights", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(t->shape.cols % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(COLS),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, t->shape.cols);
+    TEGROUP_IMPL_RULE(t->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED || t->shape.rows % each == 0, ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(ROWS), "must be a multiple of TEGROUP_INTERLEAVED_CODES with a transposed copy",
+                      each, t->shape.rows);
+    TEGROUP_IMPL_RULE(ld % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, ld);
+    TEGROUP_IMPL_RULE(stride % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be a multiple of TEGROUP_INTERLEAVED_CODES", each, stride);
+    return TEGROUP_OK;
+}
+/* Of what reads or writes codes in order alone. */
+static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                         tegroup_error *error) {
+    TEGROUP_IMPL_RULE(t->code_order == TEGROUP_CODES_IN_ORDER, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "must be IN_ORDER here; tegroup_code_convert puts codes in order", TEGROUP_CODES_IN_ORDER,
+                      t->code_order);
+    return TEGROUP_OK;
+}
+
 /* What of a tensor's fields belongs to its scaling. */
 static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -130,6 +161,7 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
                       t->columnwise_order);
     TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_code_order(t, name, error));
     if (none) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_nibbles(t, name, error));
     for (copy = 0; copy < 2; copy++) {

@@ -73,6 +73,17 @@ typedef enum tegroup_columnwise_order {
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 32
 
+/* How codes of F4E2M1 lie along their lines: the rows of data, the columns of a transposed copy. */
+typedef enum tegroup_code_order {
+    TEGROUP_CODES_IN_ORDER    = 0, /* two a byte, the first in its lower bits                                      */
+    TEGROUP_CODES_INTERLEAVED = 1  /* each 64 of a line share 32 bytes, bit by bit, so that Hopper's tensor cores get
+                                      weights with the fewest instructions; docs/formats.md draws it. Uniform groups,
+                                      lines of whole 64s. tegroup_code_convert makes them so, and back; as b of a
+                                      FORWARD, or by the transposed copy of a DGRAD, SM90 and CPU read them, and
+                                      nothing else does                                                            */
+} tegroup_code_order;
+#define TEGROUP_INTERLEAVED_CODES 64
+
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
  * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales
  * (tegroup_gemm_desc says which) and touches nothing of the other; scale and the amaxes it leaves alone. */
@@ -111,6 +122,7 @@ typedef struct tegroup_tensor {
     tegroup_columnwise_order columnwise_order;
     float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
                                              global_scale_inv[g]; NULL = 1                                    */
+    tegroup_code_order code_order;        /* of data, and of columnwise_data where it is TRANSPOSED           */
 } tegroup_tensor;
 
 /* Where scales are. In the default packing a group's scales lie as its scaling says (tegroup_scaling), a group after

@@ -10,6 +10,7 @@
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
+#include "formats/code_order.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "core/quantised.h"
@@ -91,13 +92,29 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
     return scale;
 }
 
+/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved: whole blocks of them, which
+ * tiles are deep. Returns where they are then, and in *at the first. */
+static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
+                                                       uint8_t *ordered) {
+    uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS];
+    int32_t byte;
+    if (!s->interleaved) return (const uint8_t *)s->data;
+    for (byte = 0; byte < count / 2; byte += TEGROUP_IMPL_INTERLEAVED_BYTES) {
+        tegroup_impl_load_codes((const uint8_t *)s->data + *at / 2 + byte, block);
+        tegroup_impl_put_in_order(block);
+        tegroup_impl_store_codes(block, ordered + byte);
+    }
+    *at = 0;
+    return ordered;
+}
+
 /* @each-real */
-/* to[j * apart] = the number of code `at` + j times scale[j * each]. That product is exact in double, whatever the
- * types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *codes, int64_t at, int32_t count,
-                                                const float *scale, int each, int normal, int32_t apart, REAL *to) {
+/* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
+ * whatever the types, and so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
+                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
+                                                REAL *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
-    const uint8_t *data = (const uint8_t *)codes->scaled.data;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
     if (apart == 1) j = TEGROUP_IMPL_DECODE_VECTORS_FSUF(dtype, data, at, count, codes->value, scale, each, normal, to);
@@ -118,22 +135,25 @@ static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_FSUF(TEGROUP_DTYPE_F32) > 0;
     REAL decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
+    uint8_t ordered[DEEP / 2];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
     for (kk = 0; kk < k; kk += deep) {
         deep = k - kk < DEEP ? k - kk : DEEP;
         for (i = 0; i < lines; i++) {
-            const int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            int64_t at = s->first + (line + i) * s->line_stride + from + kk;
+            const uint8_t *data;
             REAL *to = transposes ? decoded + i * deep : panel + kk * width + i;
             const int32_t apart = transposes ? 1 : width;
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + width * s->line_stride) * bits / 8,
                                  deep * bits / 8); /* for the next panel */
+            data = tegroup_impl_cpu_in_order(s, deep, &at, ordered);
             for (done = 0; done < deep; done += run) {
                 int64_t shared;
                 int normal = 1;
                 const float scale = tegroup_impl_cpu_scale(codes, line + i, from + kk + done, &shared, &normal);
                 run = (int32_t)tegroup_impl_min(shared, deep - done);
-                tegroup_impl_cpu_decode_FSUF(codes, at + done, run, &scale, 0, normal, apart, to + done * apart);
+                tegroup_impl_cpu_decode_FSUF(codes, data, at + done, run, &scale, 0, normal, apart, to + done * apart);
             }
         }
         if (transposes)
@@ -158,7 +178,8 @@ static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_code
             const int64_t at = s->first + line * s->line_stride + (from + kk) * s->k_stride,
                           ahead = tegroup_impl_cpu_ahead(kk, k, s->k_stride, width * s->line_stride);
             TEGROUP_IMPL_FORESEE((const char *)s->data + (at + ahead) * bits / 8, lines * bits / 8);
-            tegroup_impl_cpu_decode_FSUF(codes, at, lines, scale, 1, normal, 1, panel + kk * width);
+            tegroup_impl_cpu_decode_FSUF(codes, (const uint8_t *)s->data, at, lines, scale, 1, normal, 1,
+                                         panel + kk * width);
         }
     }
 }

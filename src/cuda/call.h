@@ -200,6 +200,9 @@ static __device__ __forceinline__ uint4 tegroup_impl_load_chunk(uint32_t from) {
                  : "memory");
     return chunk;
 }
+static __device__ __forceinline__ void tegroup_impl_load_words(uint32_t from, uint32_t (&words)[2]) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(from) : "memory");
+}
 static __device__ __forceinline__ uint32_t tegroup_impl_load_word(uint32_t from) {
     uint32_t word;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");

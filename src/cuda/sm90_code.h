@@ -8,7 +8,6 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/rules.h"
-#include "formats/dtype.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/decoded.h"
@@ -106,7 +105,7 @@ static inline int tegroup_impl_sm90_takes(const tegroup_plan *plan, int32_t kern
     const int weights = kernel >= TEGROUP_IMPL_SM90_KERNEL_COUNT;
     if (tegroup_impl_sm90_multiplies_fp8(p)) return tegroup_impl_sm90_fp8_runs(p, kernel);
     if (tegroup_impl_sm90_plans_weights(plan) != weights) return 0;
-    return weights ? tegroup_impl_sm90_weights_row_of(kernel)->bits == tegroup_impl_bits(p->b)
+    return weights ? tegroup_impl_sm90_weights_runs(p, kernel)
                    : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma)
                          && !(tegroup_impl_sm90_row_of(kernel)->pairs && plan->sm_limit == 1);
 }

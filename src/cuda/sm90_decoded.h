@@ -56,8 +56,8 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
 
 /* Whether a product holds its weights: decodes them in registers. It is a forward product, or a dgrad by the transposed
  * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
- * and whose groups are not so long that decoding once is faster. The plan keeps the answer, as a call has no workspace
- * to decode into but its plan's. */
+ * and whose groups are not so long that decoding once is faster, for which codes must be in order. The plan keeps the
+ * answer, as a call has no workspace to decode into but its plan's. */
 static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
@@ -66,8 +66,9 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
     unbiased.bias = TEGROUP_DTYPE_UNSET;
     return TEGROUP_IMPL_SM90_HOLDS_WEIGHTS && tegroup_impl_can_hold(p, &b, TEGROUP_IMPL_SM90_K)
            && tegroup_impl_sm90_can_flip(&unbiased) && ld % unit == 0 && b.group_stride % unit == 0
-           && tegroup_impl_expected_rows(desc, p)
-                  <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
+           && (b.code_order == TEGROUP_CODES_INTERLEAVED
+               || tegroup_impl_expected_rows(desc, p)
+                      <= tegroup_impl_mul(TEGROUP_IMPL_SM90_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups));
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */
@@ -107,17 +108,17 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 }
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
- * TB/s, both by the bits of a code, and what it takes to begin. All are fitted to the H200's times in
+ * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
  * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
  * those of 64 rows take up to 1.45 times as long. */
-#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits) ((bits) == 8 ? 560.0 : 650.0)
-#define TEGROUP_IMPL_SM90_HELD_TB(bits) ((bits) == 8 ? 2.9 : 1.8)
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved) ((bits) == 8 ? 560.0 : (interleaved) ? 720.0 : 650.0)
+#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved) ((bits) == 8 ? 2.9 : (interleaved) ? 2.4 : 1.8)
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int bits = tegroup_impl_bits(p->b);
+    const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;
     const double weight = (double)p->n * (double)p->k,
-                 math =
-                     2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits),
-                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits);
+                 math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight
+                        / TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved),
+                 memory = 1e-6 * p->groups * weight * bits / 8 / TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved);
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }

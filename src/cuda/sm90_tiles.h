@@ -62,9 +62,6 @@ typedef struct tegroup_impl_sm90_call {
     tegroup_impl_gpu_call call;
     int32_t ragged[4]; /* The map has overlapping boxes, as above; otherwise it is [group][row][col]. */
     int32_t listed[4]; /* Each group has a buffer of its own, by a list of pointers. */
-    /* For both kinds: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's address is
-     * still to be added. */
-    uint64_t shift[4];
     int32_t has_c, has_bias;
     int32_t narrows;              /* how many of the last groups have only narrow tiles */
     int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
@@ -84,6 +81,9 @@ typedef struct tegroup_impl_sm90_call {
     /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
      * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
+    /* For both kinds of maps: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's
+     * address is still to be added. */
+    uint64_t shift[4];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;
     /* A weight gradient of FP8: [groups][2] maps of the copies of A and B, since those of a group have its stride. */

@@ -23,12 +23,13 @@
  * weights that wgmma takes from its registers. So no more than codes is read, and nothing written. Values and the order
  * of sums are those of the kernels of BF16, and so are the results' bits. */
 
-template <int BITS_, int ROWS_, int K_, int MULTIPLIERS_>
+template <int BITS_, bool INTERLEAVED_, int ROWS_, int K_, int MULTIPLIERS_>
 struct tegroup_impl_sm90_weights_shape
     : tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> {
     typedef tegroup_impl_sm90_shape<1, 64, ROWS_, false, (ROWS_ > 64) + 1, true, false, false, MULTIPLIERS_> base;
     /* Of a flipped tile COLS are rows of D; columns of D are its lines. */
     static constexpr int BITS = BITS_, K = K_, COLS = ROWS_;
+    static constexpr bool INTERLEAVED = INTERLEAVED_;
     static constexpr int RELEASERS = 32; /* Scales come by bulk copies, whose writes racecheck sees. */
     static constexpr bool ADDS_BIAS = true, SCALES_GROUPS = true, PACES = false;
     static constexpr int SMALLER = TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(COLS);
@@ -136,7 +137,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times */
+        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times; of
+                             interleaved codes, at which byte this lane's begin among those of 64 of k */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
     static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
@@ -145,7 +147,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         share mine;
         mine.codes = line * SHAPE::LINE;
         mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
-        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x1111u * q;
+        mine.pick = SHAPE::INTERLEAVED ? 8 * q
+                    : SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u
+                                       : 0x1111u * q;
         mine.scales =
             SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + scaled / 128 * 1024 + scaled % 32 * 16 + scaled % 128 / 32 * 4;
         return mine;
@@ -239,8 +243,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         if (HALF == 0) tegroup_impl_barrier_wait(this->at(&this->rest->full[in.slot]), in.round);
         /* The half's first scale, of four of a line that lie together. */
         const int first = HALF * EACH / (E4M3 ? 1 : 2) + (SHAPE::K == 64 && !E4M3 ? k / 32 % 4 : 0);
-        const bool has_nan = SHAPE::BITS == 8 ? decode_eights<HALF>(codes, mine, held)
-                                              : decode_fours<HALF>(codes, mine, held);
+        bool has_nan = false; /* codes of four bits have none */
+        if (SHAPE::BITS == 8) has_nan = decode_eights<HALF>(codes, mine, held);
+        else if (SHAPE::INTERLEAVED) decode_interleaved<HALF>(codes, mine, held);
+        else decode_fours<HALF>(codes, mine, held);
         if (HALF == 0 || first == 4)
 #pragma unroll
             for (int line = 0; line < 2; line++) {
@@ -300,7 +306,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         return flags - (flags >> 15);
     }
     template <int HALF>
-    static __device__ __forceinline__ bool decode_fours(uint32_t from, const share &mine, half_stage &held) {
+    static __device__ __forceinline__ void decode_fours(uint32_t from, const share &mine, half_stage &held) {
         uint4 chunks[EACH]; /* of a line and 32 of k */
 #pragma unroll
         for (int i = 0; i < EACH; i++) chunks[i] = load_chunk(from, mine, (HALF * EACH + i) / 2, i % 2);
@@ -312,7 +318,26 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             held[at + 1][line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].z, 0, mine.pick));
             held[at + 1][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
         }
-        return false;
+    }
+    /* Interleaved codes: a word has the four pairs that a lane needs of 32 of k (formats/code_order.h). The bits of the
+     * fourth are in the upper byte of each half. */
+    template <int HALF>
+    static __device__ __forceinline__ void decode_interleaved(uint32_t from, const share &mine, half_stage &held) {
+        constexpr uint32_t PAIR = 0x81c081c0u;
+        const uint32_t at = (HALF * EACH / 4 * 32 + mine.pick / 16 * 16 ^ mine.swizzle) + mine.pick % 16;
+#pragma unroll
+        for (int line = 0; line < 2; line++) {
+            uint32_t words[2];
+            if (EACH == 4) tegroup_impl_load_words(from + (uint32_t)(8 * line * SHAPE::LINE) + at, words);
+            else words[0] = tegroup_impl_load_word(from + (uint32_t)(8 * line * SHAPE::LINE) + at + HALF * 4);
+#pragma unroll
+            for (int i = 0; i < EACH / 2; i++) {
+                held[2 * i][line] = words[i] & PAIR;
+                held[2 * i][2 + line] = words[i] << 3 & PAIR;
+                held[2 * i + 1][line] = words[i] << 6 & PAIR;
+                held[2 * i + 1][2 + line] = (__byte_perm(words[i], 0, 0x4341) & 0x006c006cu) * 0x00000421u & PAIR;
+            }
+        }
     }
     /* Scales of E8M0 of two lines, one for each 32 of k, times what makes good for the exponents of the codes. What is
      * too large for one factor is left for another. */
@@ -392,13 +417,16 @@ typedef struct tegroup_impl_sm90_weights_code {
 } tegroup_impl_sm90_weights_code;
 
 static inline const tegroup_impl_sm90_weights_code *tegroup_impl_sm90_weights_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, bits, rows, k, multipliers)                                               \
-    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>),                    \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::THREADS,                                             \
-     tegroup_impl_sm90_weights_shape<bits, rows, k, multipliers>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(bits, order, rows, k, multipliers)                                             \
+    tegroup_impl_sm90_weights_shape<bits, TEGROUP_CODES_##order == TEGROUP_CODES_INTERLEAVED, rows, k, multipliers>
+#define TEGROUP_IMPL_SM90_WEIGHTS_CODE(name, ...)                                                                      \
+    {TEGROUP_IMPL_SM90_WEIGHTS_KERNEL(TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)),                                   \
+     TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)::THREADS,                                                            \
+     TEGROUP_IMPL_SM90_WEIGHTS_SHAPE(__VA_ARGS__)::SHARED_BYTES},
     static const tegroup_impl_sm90_weights_code code[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
         TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_CODE)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_CODE
+#undef TEGROUP_IMPL_SM90_WEIGHTS_SHAPE
     return &code[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
 

@@ -83,6 +83,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(scale_dtype, 2, SCALE_DTYPE);
     TEGROUP_IMPL_SAME_EACH(scale_strides, 2, SCALE_OUTER_STRIDE);
     TEGROUP_IMPL_SAME_EACH(columnwise_order, 2, COLUMNWISE_ORDER);
+    TEGROUP_IMPL_SAME_EACH(code_order, 2, CODE_ORDER);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");

@@ -327,6 +327,15 @@ static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
     int i;
+    TEGROUP_IMPL_NEED(
+        p->code_order[TEGROUP_IMPL_B] == TEGROUP_CODES_IN_ORDER || c->rule->backend == TEGROUP_BACKEND_CPU
+            || (c->rule->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_holds_weights(c->desc, p)),
+        ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, CODE_ORDER),
+        c->rule->backend == TEGROUP_BACKEND_SM90
+            ? "must be IN_ORDER unless weights are decoded in registers: ragged rows that no index picks, "
+              "d of two bytes to which a bias alone is added, scales in the default packing"
+            : "must be IN_ORDER for this backend",
+        TEGROUP_CODES_IN_ORDER, p->code_order[TEGROUP_IMPL_B]);
     if (c->rule->backend != TEGROUP_BACKEND_SM90 || !tegroup_impl_sm90_multiplies_fp8(p)) return 1;
     for (i = 0; i < 2; i++) {
         const tegroup_impl_name *name = names->operand[i];

@@ -260,7 +260,7 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
                          "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
-    return TEGROUP_OK;
+    return tegroup_impl_check_in_order(t, name, error);
 }
 
 /* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that

@@ -55,6 +55,7 @@ struct format {
     tegroup_scale_preset rule;
     bool both;               /* operands are quantised, else the weights alone */
     tegroup_scaling weights; /* theirs, with scales of F32; UNSET: as of the other operand */
+    bool interleaved;        /* their codes */
 };
 
 /* A BF16 operand quantised in the copy that the op reads, a dgrad's weights transposed, and `plain` made what that means. */
@@ -82,6 +83,10 @@ static tegroup_tensor quantised_of(tegroup_tensor *plain, const format &f, tegro
     back.columnwise = columns;
     back.output = *plain;
     MUST(tegroup_dequantize(&back, NULL, &error));
+    if (!f.interleaved || plain->shape.row_sizes.encoding) return q;
+    tegroup_code_convert_desc convert = {sizeof convert, TEGROUP_SPACE_DEVICE, columns, q, q};
+    convert.to.code_order = q.code_order = TEGROUP_CODES_INTERLEAVED;
+    MUST(tegroup_code_convert(&convert, NULL, &error));
     return q;
 }
 
@@ -178,6 +183,10 @@ int main(int argc, char **argv) {
                                      {"NVFP4 weights", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALE_TE_NVFP4, false},
                                      {"MXFP4 weights", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1,
                                       TEGROUP_SCALE_OCP_MX, false},
+                                     {"NVFP4 interleaved", TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1,
+                                      TEGROUP_SCALE_TE_NVFP4, false, TEGROUP_SCALING_NONE, true},
+                                     {"MXFP4 interleaved", TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1,
+                                      TEGROUP_SCALE_OCP_MX, false, TEGROUP_SCALING_NONE, true},
                                      {"block FP8", TEGROUP_SCALING_BLOCK_1X128, TEGROUP_DTYPE_F8E4M3,
                                       TEGROUP_SCALE_TE_BLOCK, true, TEGROUP_SCALING_BLOCK_128X128},
                                      {"block FP8 weights", TEGROUP_SCALING_BLOCK_128X128, TEGROUP_DTYPE_F8E4M3,
@@ -199,7 +208,7 @@ int main(int argc, char **argv) {
         counts[0] += left;
         for (const format &f : formats)
             for (int op = TEGROUP_OP_FORWARD; op <= (f.both ? TEGROUP_OP_WGRAD : TEGROUP_OP_DGRAD); op++)
-                if ((portable || !f.weights) && (argc < 2 || atoi(argv[1]) == 0 || atoi(argv[1]) == op)
+                if ((portable ? !f.interleaved : !f.weights) && (argc < 2 || atoi(argv[1]) == 0 || atoi(argv[1]) == op)
                     && (argc < 3 || strstr(s.name, argv[2])) && (argc < 4 || strstr(f.name, argv[3])))
                     compare(portable ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_SM90, s, f, (tegroup_op)op, counts,
                             flush, flush_bytes);

@@ -161,6 +161,7 @@ static void *call_all(void *unused) {
     BOTH(tegroup_ep_combine(&w.ep_combine, NULL, &error), tegroup_ep_combine(NULL, NULL, &error));
     BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
     BOTH(tegroup_scale_convert(&w.scale_convert, NULL, &error), tegroup_scale_convert(NULL, NULL, &error));
+    BOTH(tegroup_code_convert(&w.code_convert, NULL, &error), tegroup_code_convert(NULL, NULL, &error));
     BOTH(tegroup_quantize(&w.quantize, NULL, &error), tegroup_quantize(NULL, NULL, &error));
     BOTH(tegroup_dequantize(&w.dequantize, NULL, &error), tegroup_dequantize(NULL, NULL, &error));
     BOTH(tegroup_tensor_layout(&w.scale_convert.from, TEGROUP_COPIES_BOTH, &w.layout, &error), tegroup_tensor_layout(NULL, TEGROUP_COPIES_BOTH, &w.layout, &error));

@@ -45,6 +45,7 @@ typedef struct world {
     void                            *ep_windows[2];
     tegroup_validate_desc            validate;
     tegroup_scale_convert_desc       scale_convert; /* swizzled bytes from plain ones */
+    tegroup_code_convert_desc        code_convert;
     tegroup_quantize_desc            quantize;      /* in both copies, an activation's gradient in passing */
     tegroup_dequantize_desc          dequantize;
 
@@ -502,6 +503,14 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->scale_convert.from.scale_inv = w->weight;
     w->scale_convert.from.scale_outer_stride = w->scale_convert.from.scale_inner_stride = 1;
     w->scale_convert.to.scale_inv = w->workspace;
+    memset(&w->code_convert, 0, sizeof w->code_convert);
+    w->code_convert.struct_size = sizeof w->code_convert;
+    w->code_convert.space = TEGROUP_SPACE_HOST;
+    w->code_convert.from = tegroup_tensor_uniform(EXPERTS, 3, 64, TEGROUP_DTYPE_F4E2M1, w->weight);
+    w->code_convert.from.scaling = TEGROUP_SCALING_MXFP4;
+    w->code_convert.to = w->code_convert.from;
+    w->code_convert.to.data = w->workspace;
+    w->code_convert.to.code_order = TEGROUP_CODES_INTERLEAVED;
     memset(&w->quantize, 0, sizeof w->quantize);
     w->quantize.struct_size = sizeof w->quantize;
     w->quantize.space = TEGROUP_SPACE_HOST;

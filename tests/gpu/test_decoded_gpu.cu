@@ -131,10 +131,15 @@ TEST(decoded_gpu, weights_in_registers) {
                     ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 2 + op) * 1000033u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements, &compared));
                 }
     quantised_for_sm90 = 0;
-    const int64_t *by = of_weights;
-    printf("%ld problems, %ld elements, %ld of the bits of BF16; by each kernel %ld, %ld, %ld, %ld\n", (long)problems, (long)elements, (long)compared, (long)by[0],
-           (long)by[1], (long)by[2], (long)by[3]);
-    ASSERT_TRUE(by[0] > 0 && by[1] > 0 && by[2] > 0 && by[3] > 0 && 3 * (by[0] + by[1] + by[2] + by[3]) > problems);
+    int64_t by_all = 0;
+    printf("%ld problems, %ld elements, %ld of the bits of BF16; by each kernel", (long)problems, (long)elements, (long)compared);
+    for (int i = 0; i < SM90_WEIGHTS_KERNELS; i++) {
+        printf(" %ld", (long)of_weights[i]);
+        by_all += of_weights[i];
+    }
+    printf("\n");
+    for (int i = 0; i < SM90_WEIGHTS_KERNELS; i++) ASSERT_GT(of_weights[i], 0);
+    ASSERT_GT(3 * by_all, problems);
 }
 
 /* ---- large ones: operands that tegroup_quantize makes ------------------------------------------------------------------- */
@@ -159,8 +164,8 @@ static int bands_changed(const void *at, size_t bytes, int value) {
 
 enum { GROUPS = 5, ROWS = 900, TURNS = 5 };
 /* What large products are of: two widths, elements between rows of D (0: none between them), what FP8 weights are, how many rows a
- * plan expects (0: as many as there may be). */
-static struct { int64_t n, k, d_ld; tegroup_dtype weights; int64_t expected; } large_of;
+ * plan expects (0: as many as there may be), whether weights of 4 bits are interleaved. */
+static struct { int64_t n, k, d_ld; tegroup_dtype weights; int64_t expected; int interleaved; } large_of;
 static const int64_t splits[TURNS][GROUPS] = {{300, 0, 1, 500, 99}, {0, 0, 0, 0, 0}, {1, 17, 700, 64, 33}, {900, 0, 0, 0, 0}, {40, INT64_MAX, -7, 3, 5}};
 
 typedef struct large {
@@ -195,6 +200,7 @@ static int large_operand(large *l, int which, tegroup_tensor source, const scali
         void **const at[] = {&quantised->data, &quantised->scale_inv, &quantised->columnwise_data, &quantised->columnwise_scale_inv};
         if (layout.items[i].bytes > 0) *at[i] = keep(l, room(layout.items[i].bytes, 0xff));
     }
+    if (which && large_of.interleaved) quantised->code_order = TEGROUP_CODES_INTERLEAVED;
     plain->data = keep(l, room((size_t)count * 2, 0xff));
     return 1;
 }
@@ -214,13 +220,15 @@ static int large_fill(large *l, int which, void *source, cudaStream_t stream) {
     to.input = back.output = *plain;
     to.input.data = source;
     to.output = back.input = *quantised;
+    to.output.code_order = back.input.code_order = TEGROUP_CODES_IN_ORDER;
     back.columnwise = quantised->data == NULL;
     to.rule = tegroup_scale_rule_of(tegroup_scaling_info(quantised->scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_SCALE_TE_NVFP4 : TEGROUP_SCALE_OCP_MX);
     if (tegroup_quantize(&to, stream, &error) != TEGROUP_OK || tegroup_dequantize(&back, stream, &error) != TEGROUP_OK) {
         fprintf(stderr, "%s %s\n", error.field, error.rule);
         return 0;
     }
-    return 1;
+    tegroup_code_convert_desc convert = {sizeof convert, TEGROUP_SPACE_DEVICE, back.columnwise, to.output, *quantised}; /* in place */
+    return quantised->code_order == TEGROUP_CODES_IN_ORDER || tegroup_code_convert(&convert, stream, &error) == TEGROUP_OK;
 }
 
 /* One graph of prepare and product, replayed with other splits, the last of which lies: what groups the snapshot has are right, as
@@ -344,13 +352,14 @@ TEST(decoded_gpu, bits_of_weights_in_registers) {
     for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_DGRAD; op++)
         for (int tall = 0; tall < 2; tall++)
             for (int b = 1; b < FORMATS; b++)
-                for (int a = 0; a < FORMATS; a++) {
-                    const int dgrad = op == TEGROUP_OP_DGRAD;
-                    large_of.n = dgrad ? 832 : 333, large_of.k = dgrad ? 344 : 832, large_of.d_ld = dgrad ? 352 : 336;
-                    large_of.weights = TEGROUP_DTYPE_F8E4M3, large_of.expected = tall ? 0 : 100;
-                    if (a == 0 || goes(formats[a], formats[b], (tegroup_op)op))
-                        ASSERT_TRUE(large_one((uint64_t)((a * 16 + b) * 2 + op), formats[a], formats[b], (tegroup_op)op, dgrad));
-                }
+                for (int a = 0; a < FORMATS; a++)
+                    for (int interleaved = 0; interleaved < 1 + is_fp4(formats[b]->scaling); interleaved++) {
+                        const int dgrad = op == TEGROUP_OP_DGRAD;
+                        large_of.n = dgrad ? 832 : 333, large_of.k = !dgrad ? 832 : interleaved ? 384 : 344, large_of.d_ld = !dgrad ? 336 : interleaved ? 384 : 352;
+                        large_of.weights = TEGROUP_DTYPE_F8E4M3, large_of.expected = tall ? 0 : 100, large_of.interleaved = interleaved;
+                        if (a == 0 || goes(formats[a], formats[b], (tegroup_op)op))
+                            ASSERT_TRUE(large_one((uint64_t)((a * 16 + b) * 2 + op), formats[a], formats[b], (tegroup_op)op, dgrad));
+                    }
     memset(&large_of, 0, sizeof large_of);
 }
 
@@ -412,12 +421,13 @@ TEST(decoded_gpu, every_code_and_scale) {
 
 /* The same in registers: D is the sum of a line's one code, at some place of it, times one. */
 TEST(decoded_gpu, every_code_and_scale_in_registers) {
-    static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; int shared; } all[] = {
-        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, 32},
-        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16}};
+    static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; int shared, interleaved; } all[] = {
+        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, 32, 0},
+        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32, 0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16, 0},
+        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32, 1}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16, 1}};
     enum { WIDE = 192 };
     if (!hopper_here()) return;
-    for (int f = 0; f < 3; f++)
+    for (int f = 0; f < 5; f++)
         for (int tall = 0; tall < 2; tall++) {
             const tegroup_dtype type = all[f].type;
             const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? WIDE / 2 : WIDE, blocks = (WIDE / all[f].shared + 3) / 4 * 4;
@@ -431,7 +441,8 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
             tegroup_error error;
             for (int i = 0; i < lines; i++) {
                 const int at = i * 7 % WIDE, block = at / all[f].shared, code = i % count;
-                codes[(size_t)i * (size_t)row + (size_t)(type == TEGROUP_DTYPE_F4E2M1 ? at / 2 : at)] = (unsigned char)(type == TEGROUP_DTYPE_F4E2M1 ? code << at % 2 * 4 : code);
+                if (all[f].interleaved) store_interleaved(codes, (int64_t)i * WIDE + at, (unsigned)code);
+                else store_small(type, codes, (int64_t)i * WIDE + at, (unsigned)code);
                 scales[(size_t)(i / 128 * (blocks / 4) + block / 4) * 512 + (size_t)(i % 32 * 16 + i / 32 % 4 * 4 + block % 4)] = (unsigned char)(i / count);
             }
             for (int i = 0; i < WIDE; i++) store(TEGROUP_DTYPE_BF16, one, i, 1);
@@ -448,6 +459,7 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
             desc.a = tegroup_tensor_of(rows, WIDE, TEGROUP_DTYPE_BF16, room(sizeof one, 0));
             desc.b = tegroup_tensor_uniform(1, lines, WIDE, type, room(code_bytes, 0));
             desc.b.scaling = all[f].scaling;
+            desc.b.code_order = all[f].interleaved ? TEGROUP_CODES_INTERLEAVED : TEGROUP_CODES_IN_ORDER;
             desc.b.scale_inv = room(scale_bytes, 0);
             desc.d = tegroup_tensor_of(rows, lines, TEGROUP_DTYPE_BF16, room((size_t)lines * 2, 0xff));
             desc.options.backend = TEGROUP_BACKEND_SM90;
@@ -473,6 +485,74 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
             for (int i = 0; i < 6; i++) room_free(used[i]);
             free(codes), free(scales), free(got);
         }
+}
+
+/* Codes from one order to the other and back, by the picture in docs/formats.md, at any address, of one buffer and of a list, which
+ * is in device memory; what lies between lines and around them stays as it was. */
+TEST(decoded_gpu, orders_of_codes) {
+    enum { GROUPS = 3, ROWS = 64, COLS = 192 };
+    rng r = rng_seed(58);
+    tegroup_error error;
+    for (int columnwise = 0; columnwise < 2; columnwise++)
+        for (int listed = 0; listed < 2; listed++)
+            for (int skew = 0; skew < 16; skew += 5) {
+                const int64_t lines = columnwise ? COLS : ROWS, length = columnwise ? ROWS : COLS, ld = columnwise ? ROWS : COLS + 128, group = (lines * ld + (columnwise ? 0 : 64)) / 2;
+                const size_t bytes = (size_t)(GROUPS * group + 16);
+                unsigned char *codes = (unsigned char *)malloc(bytes), *want = (unsigned char *)malloc(bytes), *got = (unsigned char *)malloc(bytes);
+                char *const from = (char *)room(bytes, 0x33), *const to = (char *)room(bytes, 0x33), *const lists = (char *)room(2 * GROUPS * sizeof(void *), 0);
+                void *list[2 * GROUPS];
+                for (size_t i = 0; i < bytes; i++) {
+                    codes[i] = (unsigned char)rng_int(&r, 0, 255);
+                    want[i] = 0x5a;
+                }
+                for (int64_t g = 0; g < GROUPS; g++) {
+                    list[g] = from + skew + g * group;
+                    list[GROUPS + g] = to + skew + g * group;
+                    for (int64_t i = 0; i < lines; i++)
+                        for (int64_t k = 0; k < length; k++) {
+                            const int64_t line = skew + g * group + i * ld / 2;
+                            store_interleaved(want + line, k, codes[line + k / 2] >> k % 2 * 4 & 15u);
+                        }
+                }
+                copy_up(from, codes, bytes);
+                copy_up(lists, list, sizeof list);
+                MUST(cudaMemset(to, 0x5a, bytes));
+                tegroup_code_convert_desc desc;
+                memset(&desc, 0, sizeof desc);
+                desc.struct_size = sizeof desc;
+                desc.space = TEGROUP_SPACE_DEVICE;
+                desc.columnwise = columnwise;
+                desc.from = tegroup_tensor_uniform(GROUPS, ROWS, COLS, TEGROUP_DTYPE_F4E2M1, NULL);
+                desc.from.scaling = TEGROUP_SCALING_NVFP4;
+                desc.from.columnwise_order = columnwise ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
+                if (!columnwise) desc.from.ld = ld, desc.from.group_stride = 2 * group;
+                if (listed) desc.from.pointers_space = TEGROUP_SPACE_DEVICE, desc.from.group_stride = 0;
+                desc.to = desc.from;
+                desc.to.code_order = TEGROUP_CODES_INTERLEAVED;
+                for (int which = 0; which < 2; which++) {
+                    tegroup_tensor *t = which ? &desc.to : &desc.from;
+                    void *const data = listed ? NULL : (which ? to : from) + skew;
+                    void **const pointers = listed ? (void **)lists + which * GROUPS : NULL;
+                    if (columnwise) t->columnwise_data = data, t->columnwise_pointers = pointers;
+                    else t->data = data, t->pointers = pointers;
+                }
+                ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
+                MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+                ASSERT_EQ(memcmp(got, want, bytes), 0);
+                MUST(cudaMemcpy(got, from, bytes, cudaMemcpyDeviceToHost));
+                ASSERT_EQ(memcmp(got, codes, bytes), 0);
+                const tegroup_tensor interleaved = desc.to; /* and back, in place */
+                desc.to = interleaved;
+                desc.to.code_order = TEGROUP_CODES_IN_ORDER;
+                desc.from = interleaved;
+                ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
+                MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+                for (int64_t g = 0; g < GROUPS; g++)
+                    for (int64_t i = 0; i < lines; i++) ASSERT_EQ(memcmp(got + skew + g * group + i * ld / 2, codes + skew + g * group + i * ld / 2, (size_t)length / 2), 0);
+                ASSERT_EQ(bands_changed(to, bytes, 0x33) + bands_changed(from, bytes, 0x33), 0);
+                room_free(from), room_free(to), room_free(lists);
+                free(codes), free(want), free(got);
+            }
 }
 
 /* Weights in registers: a call whose codes or scales lie where TMA cannot load them, or whose scales are in parts, is refused; of a

@@ -49,6 +49,17 @@ SUPPORT void store_small(tegroup_dtype dtype, void *data, int64_t i, unsigned co
     else if (i % 2 == 0) bytes[i / 2] = (unsigned char)((bytes[i / 2] & 0xf0) | code);
     else bytes[i / 2] = (unsigned char)((bytes[i / 2] & 0x0f) | code << 4);
 }
+/* An interleaved code, by the picture in docs/formats.md: whose bit of a half of a word is whose. */
+SUPPORT void store_interleaved(void *data, int64_t i, unsigned code) {
+    static const char pairs[] = "0331332000111222", bits[] = "smssefsefmefmefm";
+    const int k = (int)(i % 64), step = k / 16, quarter = k % 8 / 2, pair = step % 2 * 2 + k % 16 / 8;
+    unsigned char *word = (unsigned char *)data + i / 64 * 32 + quarter * 8 + step / 2 * 4;
+    for (int from = 0; from < 16; from++) {
+        const int bit = 15 - from + k % 2 * 16, of = bits[from] == 's' ? 3 : bits[from] == 'e' ? 2 : bits[from] == 'f' ? 1 : 0;
+        if (pairs[from] - '0' != pair) continue;
+        word[bit / 8] = (unsigned char)((word[bit / 8] & ~(1u << bit % 8)) | (code >> of & 1u) << bit % 8);
+    }
+}
 SUPPORT int64_t small_bytes(tegroup_dtype dtype, int64_t elements) { return dtype == TEGROUP_DTYPE_F4E2M1 ? (elements + 1) / 2 : elements; }
 
 /* ---- scalings ---- */
@@ -82,7 +93,7 @@ typedef struct quantised {
     tegroup_dtype dtype, scale_dtype; /* of the elements; of the scales, UNSET = the scaling's own */
     int64_t parts, outer_stride, inner_stride;
     int transposed, columnwise; /* order of the columnwise copy; which copy is read */
-    int global;
+    int global, interleaved;
     int aligned; /* 1: buffers and rows begin at multiples of 16 bytes, and the copy that is summed along is the one that is read */
 } quantised;
 
@@ -218,7 +229,9 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
                             const unsigned code = nearest_small(q->dtype, load(t->dtype, t->at[g], at) / scale / global[g]);
                             const int64_t place = strided ? ((part * O + ob) * q->outer_stride + (words ? ib / 4 : ib) * q->inner_stride) * (words ? 4 : 1) + (words ? ib % 4 : 0)
                                                           : part * part_scales(q, rows, C, cw) + packed_scale(q, O, I, ob, ib);
-                            store_small(q->dtype, data, first[g] + (transposed ? j * up(R, 32) + row : row * ld + j), code);
+                            const int64_t element = first[g] + (transposed ? j * up(R, 32) + row : row * ld + j);
+                            if (q->interleaved) store_interleaved(data, element, code);
+                            else store_small(q->dtype, data, element, code);
                             scale_store(type, scales, scale_first[g] + place, scale);
                             store(t->dtype, t->at[g], at, small_values(q->dtype)[code] * scale * global[g]);
                         }
@@ -251,6 +264,12 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
         to->ld = ld != to->shape.cols ? ld : 0;
         if (to->group_stride != 0) to->group_stride = to->shape.rows * ld + 16 * rng_int(r, 1, 3);
     }
+    if (q->interleaved) { /* both copies have whole blocks */
+        const int64_t ld = up(to->ld != 0 ? to->ld : to->shape.cols, 64);
+        to->ld = ld != to->shape.cols ? ld : 0;
+        if (to->group_stride != 0) to->group_stride = to->shape.rows * ld + 64 * rng_int(r, 1, 3);
+        to->code_order = TEGROUP_CODES_INTERLEAVED;
+    }
     if (q->outer_stride > 0) {
         const int64_t I = blocks_of(to->shape.cols, q->f->inner), O = blocks_of(to->shape.rows / q->parts, q->f->outer) * q->parts;
         const int64_t all = O * (ragged || to->pointers_space != TEGROUP_SPACE_UNSET ? 1 : to->shape.groups), words = q->scale_dtype == TEGROUP_DTYPE_I32 ? (I + 3) / 4 : I;
@@ -265,7 +284,7 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
         for (int32_t g = 0; g < p->s.groups; g++) to->global_scale_inv[g] = (float)(global[g] = (double)(float)exp2(4 * rng_unit(r) - 2));
         guarded_remember(to->global_scale_inv);
     }
-    const int both = is_square(q->f) && !q->aligned && rng_chance(r, 50); /* the rowwise copy serves */
+    const int both = is_square(q->f) && !q->aligned && !q->interleaved && rng_chance(r, 50); /* the rowwise copy serves */
     q->columnwise = sums_rows && !both;
     for (int cw = 0; cw < 2; cw++) {
         const int read = cw == q->columnwise;

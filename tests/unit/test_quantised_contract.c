@@ -391,7 +391,7 @@ TEST(quantised_contract, line9_errors_name_the_field) {
                 if (what == 2) t->scaling = TEGROUP_SCALING_COUNT, want = TEGROUP_ERROR_VALUE, name = "scaling";
                 if (what == 3) t->scale_dtype = TEGROUP_DTYPE_F64, want = TEGROUP_ERROR_DTYPE, name = "scale_dtype";
                 if (what == 4) t->scale_parts = -1, want = TEGROUP_ERROR_VALUE, name = "scale_parts";
-                if (what == 5) t->columnwise_order = t->columnwise_order ? TEGROUP_COLUMNWISE_AS_DATA : TEGROUP_COLUMNWISE_TRANSPOSED, want = TEGROUP_ERROR_PLAN, name = "columnwise_order";
+                if (what == 5) t->columnwise_order = t->columnwise_order ? TEGROUP_COLUMNWISE_AS_DATA : TEGROUP_COLUMNWISE_TRANSPOSED, want = cw && t->code_order ? TEGROUP_ERROR_COMBINATION : TEGROUP_ERROR_PLAN, name = "columnwise_order";
                 snprintf(field, sizeof field, name ? "%c.%s" : "d.data", "ab"[which], name);
                 ASSERT_EQ(tegroup_gemm(&p.plan, &d, NULL, &p.error), want);
                 ASSERT_STREQ(p.error.field, field);

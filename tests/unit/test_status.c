@@ -73,6 +73,7 @@ static void spoil_nothing(void) {
 #define call_ep_combine(e)          tegroup_ep_combine(&w.ep_combine, NULL, e)
 #define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
 #define call_scale_convert(e)       tegroup_scale_convert(&w.scale_convert, NULL, e)
+#define call_code_convert(e)        tegroup_code_convert(&w.code_convert, NULL, e)
 #define call_quantize(e)            tegroup_quantize(&w.quantize, NULL, e)
 #define call_dequantize(e)          tegroup_dequantize(&w.dequantize, NULL, e)
 #define call_tensor_layout(e)       tegroup_tensor_layout(&w.scale_convert.from, TEGROUP_COPIES_BOTH, &w.layout, e)
@@ -283,6 +284,7 @@ TEST(status, good_calls) {
     GOOD(ep_combine);
     GOOD(validate);
     GOOD(scale_convert);
+    GOOD(code_convert);
     GOOD(quantize);
     GOOD(dequantize);
     GOOD(tensor_layout);
@@ -318,6 +320,7 @@ TEST(status, null_arguments) {
     NOT(ep_combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(scale_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(code_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(quantize, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(dequantize, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(tensor_layout, NULL AND TEGROUP_COPIES_BOTH AND &w.layout, NULL_ARGUMENT, "tensor", 1, 0);
@@ -397,6 +400,7 @@ TEST(status, older_structs) {
     OLDER(ep_combine, ep_combine);
     OLDER(validate, validate);
     OLDER(scale_convert, scale_convert);
+    OLDER(code_convert, code_convert);
     OLDER(quantize, quantize);
     OLDER(dequantize, dequantize);
 }
@@ -442,6 +446,7 @@ TEST(status, struct_size) {
     STRUCT_SIZE(ep_combine, tegroup_ep_combine_desc, ep_combine);
     STRUCT_SIZE(validate, tegroup_validate_desc, validate);
     STRUCT_SIZE(scale_convert, tegroup_scale_convert_desc, scale_convert);
+    STRUCT_SIZE(code_convert, tegroup_code_convert_desc, code_convert);
     STRUCT_SIZE(quantize, tegroup_quantize_desc, quantize);
     STRUCT_SIZE(dequantize, tegroup_dequantize_desc, dequantize);
     STRUCT_SIZE(router_layout, tegroup_router_desc, router);
@@ -475,6 +480,7 @@ TEST(status, zero_is_unset) {
     UNSET(ep_combine, ep_combine, "space");
     UNSET(validate, validate, "space");
     UNSET(scale_convert, scale_convert, "space");
+    UNSET(code_convert, code_convert, "space");
     UNSET(quantize, quantize, "space");
     UNSET(dequantize, dequantize, "space");
     UNSET(router_layout, router, "space");
@@ -499,6 +505,7 @@ TEST(status, zero_is_unset) {
     SPACE(ep_combine, ep_combine);
     SPACE(validate, validate);
     SPACE(scale_convert, scale_convert);
+    SPACE(code_convert, code_convert);
     SPACE(quantize, quantize);
     SPACE(dequantize, dequantize);
     SPACE(router_layout, router);
@@ -757,6 +764,7 @@ TEST(status, prepare_lies) {
     NOT_NEGATIVE(call, t.scale_parts, name ".scale_parts");                                                                         \
     BAD(call, t.scale_parts = 2, COMBINATION, name ".scale_parts", 0, 2);                                                           \
     BAD(call, t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, COMBINATION, name ".columnwise_order", 0, 1);                     \
+    BAD(call, t.code_order = TEGROUP_CODES_INTERLEAVED, COMBINATION, name ".code_order", 0, 1);                                     \
     BAD(call, t.global_scale_inv = w.x, COMBINATION, name ".global_scale_inv", 0, 1);                                               \
     BAD(call, t.ld = cols_ - 1, LAYOUT, name ".ld", cols_, cols_ - 1);                                                              \
     BAD(call, t.ld = -1, LAYOUT, name ".ld", cols_, -1);                                                                            \
@@ -2227,6 +2235,16 @@ TEST(status, scale_convert) {
     NO_GPU(scale_convert, w.scale_convert);
 }
 
+/* The rest is in test_code_order.c. */
+TEST(status, code_convert) {
+    tegroup_code_convert_desc *c = &w.code_convert;
+    RANGE(code_convert, c->columnwise, "columnwise", int32_t, 0, 1);
+    NOT_NEGATIVE(code_convert, c->threads, "threads");
+    BAD(code_convert, c->from.shape.rows++, SHAPE, "to.shape.rows", 4, 3);
+    BAD(code_convert, c->to.data = (char *)w.weight + 32, OVERLAP, "to.data", 0, 1);
+    NO_GPU(code_convert, w.code_convert);
+}
+
 /* The rest is in test_quantize.c, which shows that a spoilt call writes nothing. */
 TEST(status, quantize) {
     tegroup_quantize_desc *q = &w.quantize;
@@ -3053,6 +3071,7 @@ TEST(status, mlp_overlaps) {
     ENUM_SPACE(call, t.pointers_space, name ".pointers_space");                                                                     \
     ENUM_DTYPE(call, t.scale_dtype, name ".scale_dtype");                                                                           \
     ENUM(call, t.columnwise_order, name ".columnwise_order", tegroup_columnwise_order, TEGROUP_COLUMNWISE_F32);                     \
+    ENUM(call, t.code_order, name ".code_order", tegroup_code_order, TEGROUP_CODES_INTERLEAVED);                                    \
     ENUM(call, t.shape.row_sizes.encoding, name ".shape.row_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);              \
     ENUM_SPACE(call, t.shape.row_sizes.space, name ".shape.row_sizes.space");                                                       \
     ENUM(call, t.shape.col_sizes.encoding, name ".shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS)
