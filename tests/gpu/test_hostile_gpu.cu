@@ -33,11 +33,11 @@ enum { ARRAYS = 100 };
 
 /* The same scales in another place: as they lie by default, columnwise or not. */
 static tegroup_scale_convert_desc conversion_of(const quantizing *q, depot *to, rng *r) {
-    const int columnwise = !q->has[0];
+    const int columnwise = !q->has[0], any = q->scales[0].dtype == TEGROUP_DTYPE_F32 || q->scales[0].dtype == TEGROUP_DTYPE_BF16; /* not powers of two alone */
     tegroup_scale_convert_desc d;
     *to = q->scales[columnwise];
     do *to = described_again(&q->scales[columnwise], r);
-    while (to->listed || to->capacity_rows != q->scales[0].capacity_rows || (q->scales[0].dtype == TEGROUP_DTYPE_F32 && to->dtype != TEGROUP_DTYPE_F32));
+    while (to->listed || to->capacity_rows != q->scales[0].capacity_rows || (any && to->dtype != TEGROUP_DTYPE_F32 && to->dtype != q->scales[0].dtype));
     to->t.shape = q->desc.output.shape;
     (void)depot_memory(to);
     memset(&d, 0, sizeof d);

@@ -383,8 +383,9 @@ TEST(gpu, long_sums_in_step) {
             p[i].in = halves[kind / 2];
             p[i].out = i == 0 ? p[i].in : TEGROUP_DTYPE_F32;
             p[i].groups = 6;
-            p[i].n = kind % 2 ? LONG : at_least(264, scaled(2056));
-            p[i].k = kind % 2 ? at_least(264, scaled(2056)) : LONG;
+            const int64_t width = at_least(264, scaled(2056) / 8 * 8); /* rows of whole 16 bytes */
+            p[i].n = kind % 2 ? LONG : width;
+            p[i].k = kind % 2 ? width : LONG;
             p[i].seed = rng_next(&r) >> 8;
             for (int g = 0; g < 6; g++) {
                 some[g] = counts[g] > 1 ? at_least(130 + g, scaled(counts[g])) : counts[g];
