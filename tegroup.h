@@ -519,14 +519,14 @@ typedef enum tegroup_columnwise_order {
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 32
 
-/* How codes of F4E2M1 lie along their lines: the rows of data, the columns of a transposed copy. */
+/* How codes lie along their lines: the rows of data, the columns of a transposed copy. */
 typedef enum tegroup_code_order {
-    TEGROUP_CODES_IN_ORDER    = 0, /* two a byte, the first in its lower bits                                      */
-    TEGROUP_CODES_INTERLEAVED = 1  /* each 64 of a line share 32 bytes, bit by bit, so that Hopper's tensor cores get
-                                      weights with the fewest instructions; docs/formats.md draws it. Uniform groups,
-                                      lines of whole 64s. tegroup_code_convert makes them so, and back; as b of a
-                                      FORWARD, or by the transposed copy of a DGRAD, SM90 and CPU read them, and
-                                      nothing else does                                                            */
+    TEGROUP_CODES_IN_ORDER    = 0, /* of F4E2M1 two a byte, the first in its lower bits                            */
+    TEGROUP_CODES_INTERLEAVED = 1  /* F4E2M1, and F8E4M3 with scales of 8 bits: each 64 of a line share their bytes, bit
+                                      by bit, so that Hopper's tensor cores get weights with the fewest instructions;
+                                      docs/formats.md draws it. Uniform groups, lines of whole 64s.
+                                      tegroup_code_convert makes them so, and back; as b of a FORWARD, or by the
+                                      transposed copy of a DGRAD, SM90 and CPU read them, and nothing else does    */
 } tegroup_code_order;
 #define TEGROUP_INTERLEAVED_CODES 64
 
@@ -1199,10 +1199,10 @@ typedef struct tegroup_scale_convert_desc {
 /* The codes of `from`, stored in the order of `to`: interleaved ones of those in order, or back. Every code stays what
  * it is; scales are not looked at. Weights are converted once, when they are loaded.
  *
- * The tensors are of F4E2M1, uniform, of one shape, scaling and columnwise_order, and of different code_order; ld,
- * group_stride and lists may differ. What lies between a tensor's lines is not touched; in a transposed copy there is
- * nothing. `to` may be `from` itself: the same memory, ld and group_stride (a list: the same addresses, which the
- * deep check alone would see). Needs no workspace, bitwise repeatable. */
+ * The tensors are of F4E2M1 or F8E4M3, uniform, of one shape, dtype, scaling and columnwise_order, and of different
+ * code_order; ld, group_stride and lists may differ. What lies between a tensor's lines is not touched; in a transposed
+ * copy there is nothing. `to` may be `from` itself: the same memory, ld and group_stride, or a list of the same
+ * addresses. Needs no workspace, bitwise repeatable. */
 typedef struct tegroup_code_convert_desc {
     size_t         struct_size; /* sizeof(tegroup_code_convert_desc)                                             */
     tegroup_space  space;       /* of data and lists (pointers_space must equal it); required                    */
@@ -3849,67 +3849,59 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 
 /* ==== [37] Orders of codes (src/formats/code_order.h) ==== */
 
-/* Interleaved codes of F4E2M1. Of 64 codes along a line, wgmma takes those numbered 16 s + 8 h + 2 q + e (s of 0 to 3,
- * h and e of 0 and 1) from the lane of a warp that is q of four, e = 1 in the upper half of the register that has e = 0
- * in its lower half (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma). So a lane's 16 codes are
- * two words of the block's eight: word 2 q + u has s = 2 u and 2 u + 1, as pairs p = 2 (s mod 2) + h. A pair's bits
- * are, in either half, where BF16 has sign, low exponent and mantissa once the word is shifted to the left by 3 p; the
- * fourth pair takes what is left:
+/* Interleaved codes of F4E2M1 and F8E4M3. Of 64 codes along a line, wgmma takes those numbered 16 s + 8 h + 2 q + e (s
+ * of 0 to 3, h and e of 0 and 1) from the lane of a warp that is q of four, e = 1 in the upper half of the register
+ * that has e = 0 in its lower half (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma). So a
+ * lane's 16 codes lie together, and two of e = 0 and 1 are a pair, whose bits lie in either half of a word alike: those
+ * of one pair where BF16 has sign, low exponent and mantissa, those of others where a shift or two take them there.
  *
- *   bit       15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0      e, f: the exponent's bits, m: the mantissa's
+ *   of 4 bits, word 2 q + s / 2 has four pairs, number 2 (s mod 2) + h:
+ *
+ *   bit       15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0      s: sign, 2 to 0: the other bits of a code
  *   of pair    0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
- *              s  m  s  s  e  f  s  e  f  m  e  f  m  e  f  m */
-enum { TEGROUP_IMPL_INTERLEAVED_BYTES = 32, TEGROUP_IMPL_INTERLEAVED_WORDS = 8 };
+ *              s  0  s  s  2  1  s  2  1  0  2  1  0  2  1  0
+ *
+ *   of 8 bits, word 4 q + s has two pairs, number h:
+ *
+ *   of pair    0  1  1  1  1  0  0  0  0  0  0  0  1  1  1  1
+ *              s  6  5  4  s  6  5  4  3  2  1  0  3  2  1  0 */
+enum { TEGROUP_IMPL_INTERLEAVED_BYTES = 64, TEGROUP_IMPL_INTERLEAVED_WORDS = 16 }; /* of 64 codes, at most */
 
-/* Where a pair's code has its bits in a half of a word, and the code that has them there. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_interleaved_half(int32_t pair, uint32_t code) {
-    return pair == 3 ? (code >> 3 & 1u) << 13 | (code >> 1 & 3u) << 10 | (code & 1u) << 14
-                     : (code >> 3 & 1u) << (15 - 3 * pair) | (code & 7u) << (6 - 3 * pair);
+/* Where a code has its bits in a half of a word, and the code that has them there. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_interleaved_half(int32_t bits, int32_t pair, uint32_t code) {
+    const uint32_t sign = code >> (bits - 1);
+    if (bits == 8)
+        return pair == 0 ? sign << 15 | (code & 127u) << 4 : (code >> 4 & 7u) << 12 | sign << 11 | (code & 15u);
+    return pair == 3 ? sign << 13 | (code >> 1 & 3u) << 10 | (code & 1u) << 14
+                     : sign << (15 - 3 * pair) | (code & 7u) << (6 - 3 * pair);
 }
-TEGROUP_IMPL_HD uint32_t tegroup_impl_code_of_half(int32_t pair, uint32_t half) {
+TEGROUP_IMPL_HD uint32_t tegroup_impl_code_of_half(int32_t bits, int32_t pair, uint32_t half) {
+    if (bits == 8)
+        return pair == 0 ? (half >> 15 & 1u) << 7 | (half >> 4 & 127u)
+                         : (half >> 11 & 1u) << 7 | (half >> 12 & 7u) << 4 | (half & 15u);
     return pair == 3 ? (half >> 13 & 1u) << 3 | (half >> 10 & 3u) << 1 | (half >> 14 & 1u)
                      : (half >> (15 - 3 * pair) & 1u) << 3 | (half >> (6 - 3 * pair) & 7u);
 }
 
-/* Interleaves 64 codes that are in order, or puts them in order, in place: words as memory has them, the first byte
- * lowest. In order, byte 16 u + 4 p + q has the pair p of word 2 q + u. */
-TEGROUP_IMPL_HD void tegroup_impl_interleave(uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
-    uint32_t to[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    int32_t w, p;
-    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) {
-        to[w] = 0;
-        for (p = 0; p < 4; p++) {
-            const uint32_t byte = block[w % 2 * 4 + p] >> w / 2 * 8;
-            to[w] |=
-                tegroup_impl_interleaved_half(p, byte & 15u) | tegroup_impl_interleaved_half(p, byte >> 4 & 15u) << 16;
-        }
+/* The 64 codes from `from` on, of so many bits, in the other order: interleaved, or in order. `to` may be `from`. */
+TEGROUP_IMPL_HD void tegroup_impl_reorder(int32_t bits, int interleave, const uint8_t *from, uint8_t *to) {
+    const uint32_t mask = (1u << bits) - 1;
+    uint32_t words[2][TEGROUP_IMPL_INTERLEAVED_WORDS]; /* in order, interleaved; the first byte lowest */
+    int32_t k, i;
+    for (i = 0; i < 2 * bits; i++) {
+        words[!interleave][i] = from[4 * i] | (uint32_t)from[4 * i + 1] << 8 | (uint32_t)from[4 * i + 2] << 16
+                                | (uint32_t)from[4 * i + 3] << 24;
+        words[interleave][i] = 0;
     }
-    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) block[w] = to[w];
-}
-TEGROUP_IMPL_HD void tegroup_impl_put_in_order(uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
-    uint32_t to[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    int32_t w, q;
-    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) {
-        to[w] = 0;
-        for (q = 0; q < 4; q++) {
-            const uint32_t from = block[2 * q + w / 4];
-            to[w] |= (tegroup_impl_code_of_half(w % 4, from) | tegroup_impl_code_of_half(w % 4, from >> 16) << 4)
-                     << 8 * q;
-        }
+    for (k = 0; k < TEGROUP_INTERLEAVED_CODES; k++) {
+        const int32_t s = k / 16, h = k / 8 % 2, q = k / 2 % 4, upper = k % 2 * 16, at = k * bits / 32,
+                      shift = k * bits % 32, word = bits == 8 ? 4 * q + s : 2 * q + s / 2,
+                      pair = bits == 8 ? h : 2 * (s % 2) + h;
+        if (interleave)
+            words[1][word] |= tegroup_impl_interleaved_half(bits, pair, words[0][at] >> shift & mask) << upper;
+        else words[0][at] |= tegroup_impl_code_of_half(bits, pair, words[1][word] >> upper & 0xffffu) << shift;
     }
-    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++) block[w] = to[w];
-}
-
-/* The same bytes as words, wherever they begin. */
-TEGROUP_IMPL_HD void tegroup_impl_load_codes(const uint8_t *from, uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS]) {
-    int32_t w;
-    for (w = 0; w < TEGROUP_IMPL_INTERLEAVED_WORDS; w++)
-        block[w] = from[4 * w] | (uint32_t)from[4 * w + 1] << 8 | (uint32_t)from[4 * w + 2] << 16
-                   | (uint32_t)from[4 * w + 3] << 24;
-}
-TEGROUP_IMPL_HD void tegroup_impl_store_codes(const uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS], uint8_t *to) {
-    int32_t i;
-    for (i = 0; i < TEGROUP_IMPL_INTERLEAVED_BYTES; i++) to[i] = (uint8_t)(block[i / 4] >> i % 4 * 8);
+    for (i = 0; i < 8 * bits; i++) to[i] = (uint8_t)(words[interleave][i / 4] >> i % 4 * 8);
 }
 
 /* ==== [38] Layout arithmetic (src/core/layout.h) ==== */
@@ -4773,8 +4765,11 @@ static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor 
     TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
                            "must be a tegroup_code_order");
     if (t->code_order == TEGROUP_CODES_IN_ORDER) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
-                      "goes with F4E2M1 alone", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1
+                          || (t->dtype == TEGROUP_DTYPE_F8E4M3
+                              && tegroup_scaling_info(t->scaling)->scale_dtype == TEGROUP_DTYPE_F8E8M0),
+                      ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with F4E2M1, and F8E4M3 whose scales are F8E8M0", TEGROUP_CODES_IN_ORDER, t->code_order);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
                       "goes with uniform groups alone: weights", TEGROUP_CODES_IN_ORDER, t->code_order);
     TEGROUP_IMPL_RULE(t->shape.cols % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(COLS),
@@ -8181,14 +8176,11 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
  * tiles are deep. Returns where they are then, and in *at the first. */
 static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
                                                        uint8_t *ordered) {
-    uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    int32_t byte;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
+    int32_t k;
     if (!s->interleaved) return (const uint8_t *)s->data;
-    for (byte = 0; byte < count / 2; byte += TEGROUP_IMPL_INTERLEAVED_BYTES) {
-        tegroup_impl_load_codes((const uint8_t *)s->data + *at / 2 + byte, block);
-        tegroup_impl_put_in_order(block);
-        tegroup_impl_store_codes(block, ordered + byte);
-    }
+    for (k = 0; k < count; k += TEGROUP_INTERLEAVED_CODES)
+        tegroup_impl_reorder(bits, 0, (const uint8_t *)s->data + (*at + k) * bits / 8, ordered + k * bits / 8);
     *at = 0;
     return ordered;
 }
@@ -8219,7 +8211,7 @@ static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes 
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_f32(TEGROUP_DTYPE_F32) > 0;
     float decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
-    uint8_t ordered[DEEP / 2];
+    uint8_t ordered[DEEP];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
     for (kk = 0; kk < k; kk += deep) {
@@ -8327,7 +8319,7 @@ static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes 
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_f64(TEGROUP_DTYPE_F32) > 0;
     double decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
-    uint8_t ordered[DEEP / 2];
+    uint8_t ordered[DEEP];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
     for (kk = 0; kk < k; kk += deep) {
@@ -9746,8 +9738,10 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
  * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
  * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
  * those of 64 rows take up to 1.45 times as long. */
-#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved) ((bits) == 8 ? 560.0 : (interleaved) ? 720.0 : 650.0)
-#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved) ((bits) == 8 ? 2.9 : (interleaved) ? 2.4 : 1.8)
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved)                                                               \
+    ((bits) == 8 ? ((interleaved) ? 610.0 : 560.0) : ((interleaved) ? 720.0 : 650.0))
+#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \
+    ((bits) == 8 ? ((interleaved) ? 3.4 : 2.9) : ((interleaved) ? 2.4 : 1.8))
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;
@@ -9768,6 +9762,8 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
     KERNEL(WEIGHTS8_256X128, 8, IN_ORDER, 256, 64, 2)                                                                  \
     KERNEL(WEIGHTS4_64X192, 4, IN_ORDER, 64, 128, 3)                                                                   \
     KERNEL(WEIGHTS4_256X128, 4, IN_ORDER, 256, 64, 2)                                                                  \
+    KERNEL(INTERLEAVED8_64X192, 8, INTERLEAVED, 64, 128, 3)                                                            \
+    KERNEL(INTERLEAVED8_256X128, 8, INTERLEAVED, 256, 64, 2)                                                           \
     KERNEL(INTERLEAVED4_64X192, 4, INTERLEAVED, 64, 128, 3)                                                            \
     KERNEL(INTERLEAVED4_256X128, 4, INTERLEAVED, 256, 64, 2)
 
@@ -18102,6 +18098,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
 /* One copy of two tensors, whose lines have so many blocks of TEGROUP_INTERLEAVED_CODES. */
 typedef struct tegroup_impl_codes_moved {
     tegroup_tensor from, to; /* with that copy in the place of the rowwise one */
+    int32_t bits;            /* of a code                                      */
     int64_t lines, blocks;   /* of a group, of a line                          */
     int64_t line_bytes[2], group_bytes[2];
 } tegroup_impl_codes_moved;
@@ -18119,12 +18116,14 @@ static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup
     memset(&moved, 0, sizeof moved);
     moved.from = tegroup_impl_with_copy(&desc->from, desc->columnwise);
     moved.to = tegroup_impl_with_copy(&desc->to, desc->columnwise);
+    moved.bits = tegroup_impl_bits(desc->from.dtype);
     moved.lines = desc->columnwise ? shape->cols : shape->rows;
     moved.blocks = (desc->columnwise ? shape->rows : shape->cols) / TEGROUP_INTERLEAVED_CODES;
     for (i = 0; i < 2; i++) {
-        moved.line_bytes[i] = (desc->columnwise ? shape->rows : tegroup_impl_ld(tensors[i])) / 2;
-        moved.group_bytes[i] =
-            desc->columnwise ? moved.lines * moved.line_bytes[i] : tegroup_impl_group_stride(tensors[i]) / 2;
+        const int64_t line = desc->columnwise ? shape->rows : tegroup_impl_ld(tensors[i]),
+                      group = desc->columnwise ? moved.lines * line : tegroup_impl_group_stride(tensors[i]);
+        moved.line_bytes[i] = line * moved.bits / 8;
+        moved.group_bytes[i] = group * moved.bits / 8;
     }
     return moved;
 }
@@ -18132,25 +18131,20 @@ static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup
 /* Converts block number `block` of all, a line after another. A block is read before it is written. */
 TEGROUP_IMPL_HD void tegroup_impl_convert_block(const tegroup_impl_codes_moved *moved, int64_t block) {
     const int64_t line = block / moved->blocks, g = line / moved->lines, within = line % moved->lines,
-                  at = block % moved->blocks * TEGROUP_IMPL_INTERLEAVED_BYTES;
+                  at = block % moved->blocks * (TEGROUP_INTERLEAVED_CODES / 8) * moved->bits;
     const int listed_from = tegroup_impl_listed(&moved->from), listed_to = tegroup_impl_listed(&moved->to);
     const uint8_t *from = listed_from ? (const uint8_t *)moved->from.pointers[g]
                                       : (const uint8_t *)moved->from.data + g * moved->group_bytes[0];
     uint8_t *to = listed_to ? (uint8_t *)moved->to.pointers[g] : (uint8_t *)moved->to.data + g * moved->group_bytes[1];
-    uint32_t codes[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    tegroup_impl_load_codes(from + within * moved->line_bytes[0] + at, codes);
-    if (moved->to.code_order == TEGROUP_CODES_INTERLEAVED) tegroup_impl_interleave(codes);
-    else tegroup_impl_put_in_order(codes);
-    tegroup_impl_store_codes(codes, to + within * moved->line_bytes[1] + at);
+    tegroup_impl_reorder(moved->bits, moved->to.code_order == TEGROUP_CODES_INTERLEAVED,
+                         from + within * moved->line_bytes[0] + at, to + within * moved->line_bytes[1] + at);
 }
 
 /* What both tensors have in common. */
 static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
                                                            tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, from->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "from.dtype", "must be F4E2M1",
-                         TEGROUP_DTYPE_F4E2M1, from->dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "to.dtype", "must be F4E2M1",
-                         TEGROUP_DTYPE_F4E2M1, to->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == from->dtype, ERROR_DTYPE, "to.dtype", "must equal from.dtype", from->dtype,
+                         to->dtype);
     TEGROUP_IMPL_RULE(from->code_order != to->code_order, ERROR_COMBINATION, "to.code_order",
                       "must be another than from.code_order",
                       from->code_order == TEGROUP_CODES_IN_ORDER ? TEGROUP_CODES_INTERLEAVED : TEGROUP_CODES_IN_ORDER,

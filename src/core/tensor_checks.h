@@ -108,8 +108,11 @@ static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor 
     TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
                            "must be a tegroup_code_order");
     if (t->code_order == TEGROUP_CODES_IN_ORDER) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
-                      "goes with F4E2M1 alone", TEGROUP_CODES_IN_ORDER, t->code_order);
+    TEGROUP_IMPL_RULE(t->dtype == TEGROUP_DTYPE_F4E2M1
+                          || (t->dtype == TEGROUP_DTYPE_F8E4M3
+                              && tegroup_scaling_info(t->scaling)->scale_dtype == TEGROUP_DTYPE_F8E8M0),
+                      ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
+                      "goes with F4E2M1, and F8E4M3 whose scales are F8E8M0", TEGROUP_CODES_IN_ORDER, t->code_order);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(CODE_ORDER),
                       "goes with uniform groups alone: weights", TEGROUP_CODES_IN_ORDER, t->code_order);
     TEGROUP_IMPL_RULE(t->shape.cols % each == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(COLS),

@@ -73,14 +73,14 @@ typedef enum tegroup_columnwise_order {
 } tegroup_columnwise_order;
 #define TEGROUP_TRANSPOSED_ROWS 32
 
-/* How codes of F4E2M1 lie along their lines: the rows of data, the columns of a transposed copy. */
+/* How codes lie along their lines: the rows of data, the columns of a transposed copy. */
 typedef enum tegroup_code_order {
-    TEGROUP_CODES_IN_ORDER    = 0, /* two a byte, the first in its lower bits                                      */
-    TEGROUP_CODES_INTERLEAVED = 1  /* each 64 of a line share 32 bytes, bit by bit, so that Hopper's tensor cores get
-                                      weights with the fewest instructions; docs/formats.md draws it. Uniform groups,
-                                      lines of whole 64s. tegroup_code_convert makes them so, and back; as b of a
-                                      FORWARD, or by the transposed copy of a DGRAD, SM90 and CPU read them, and
-                                      nothing else does                                                            */
+    TEGROUP_CODES_IN_ORDER    = 0, /* of F4E2M1 two a byte, the first in its lower bits                            */
+    TEGROUP_CODES_INTERLEAVED = 1  /* F4E2M1, and F8E4M3 with scales of 8 bits: each 64 of a line share their bytes, bit
+                                      by bit, so that Hopper's tensor cores get weights with the fewest instructions;
+                                      docs/formats.md draws it. Uniform groups, lines of whole 64s.
+                                      tegroup_code_convert makes them so, and back; as b of a FORWARD, or by the
+                                      transposed copy of a DGRAD, SM90 and CPU read them, and nothing else does    */
 } tegroup_code_order;
 #define TEGROUP_INTERLEAVED_CODES 64
 

@@ -96,14 +96,11 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
  * tiles are deep. Returns where they are then, and in *at the first. */
 static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
                                                        uint8_t *ordered) {
-    uint32_t block[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    int32_t byte;
+    const int32_t bits = tegroup_impl_bits(s->dtype);
+    int32_t k;
     if (!s->interleaved) return (const uint8_t *)s->data;
-    for (byte = 0; byte < count / 2; byte += TEGROUP_IMPL_INTERLEAVED_BYTES) {
-        tegroup_impl_load_codes((const uint8_t *)s->data + *at / 2 + byte, block);
-        tegroup_impl_put_in_order(block);
-        tegroup_impl_store_codes(block, ordered + byte);
-    }
+    for (k = 0; k < count; k += TEGROUP_INTERLEAVED_CODES)
+        tegroup_impl_reorder(bits, 0, (const uint8_t *)s->data + (*at + k) * bits / 8, ordered + k * bits / 8);
     *at = 0;
     return ordered;
 }
@@ -135,7 +132,7 @@ static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes
     const int32_t bits = tegroup_impl_bits(s->dtype);
     const int transposes = TEGROUP_IMPL_STEP_FSUF(TEGROUP_DTYPE_F32) > 0;
     REAL decoded[TEGROUP_IMPL_CPU_PANEL_N * DEEP];
-    uint8_t ordered[DEEP / 2];
+    uint8_t ordered[DEEP];
     int32_t i, kk, deep, done, run;
     if (!transposes && lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
     for (kk = 0; kk < k; kk += deep) {

@@ -111,8 +111,10 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
  * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
  * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
  * those of 64 rows take up to 1.45 times as long. */
-#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved) ((bits) == 8 ? 560.0 : (interleaved) ? 720.0 : 650.0)
-#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved) ((bits) == 8 ? 2.9 : (interleaved) ? 2.4 : 1.8)
+#define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved)                                                               \
+    ((bits) == 8 ? ((interleaved) ? 610.0 : 560.0) : ((interleaved) ? 720.0 : 650.0))
+#define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \
+    ((bits) == 8 ? ((interleaved) ? 3.4 : 2.9) : ((interleaved) ? 2.4 : 1.8))
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
 static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;

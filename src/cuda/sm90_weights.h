@@ -147,7 +147,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         share mine;
         mine.codes = line * SHAPE::LINE;
         mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
-        mine.pick = SHAPE::INTERLEAVED ? 8 * q
+        mine.pick = SHAPE::INTERLEAVED ? 2 * SHAPE::BITS * q
                     : SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u
                                        : 0x1111u * q;
         mine.scales =
@@ -244,8 +244,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         /* The half's first scale, of four of a line that lie together. */
         const int first = HALF * EACH / (E4M3 ? 1 : 2) + (SHAPE::K == 64 && !E4M3 ? k / 32 % 4 : 0);
         bool has_nan = false; /* codes of four bits have none */
-        if (SHAPE::BITS == 8) has_nan = decode_eights<HALF>(codes, mine, held);
-        else if (SHAPE::INTERLEAVED) decode_interleaved<HALF>(codes, mine, held);
+        if (SHAPE::INTERLEAVED) has_nan = decode_interleaved<HALF>(codes, mine, held);
+        else if (SHAPE::BITS == 8) has_nan = decode_eights<HALF>(codes, mine, held);
         else decode_fours<HALF>(codes, mine, held);
         if (HALF == 0 || first == 4)
 #pragma unroll
@@ -259,7 +259,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             }
         if (E4M3) scale_by_e4m3(of_lines, first % 4, held);
         else scale_by_e8m0(of_lines, first % 4, held);
-        if (has_nan) restore_nans<HALF>(codes, mine, held);
+        if (has_nan && SHAPE::INTERLEAVED) restore_interleaved_nans<HALF>(codes, mine, held);
+        else if (has_nan) restore_nans<HALF>(codes, mine, held);
     }
     /* The lower half of two, twice, and the upper one: a product reads them without an instruction for that. */
     static __device__ __forceinline__ uint32_t lower(uint32_t two) {
@@ -319,24 +320,58 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             held[at + 1][2 + line] = tegroup_impl_gpu_two_of_e2m1(__byte_perm(chunks[i].w, 0, mine.pick));
         }
     }
-    /* Interleaved codes: a word has the four pairs that a lane needs of 32 of k (formats/code_order.h). The bits of the
-     * fourth are in the upper byte of each half. */
+    /* Loads a lane's interleaved codes of half a stage and of a line: of 32 of k a word, or of 8 bits two. */
     template <int HALF>
-    static __device__ __forceinline__ void decode_interleaved(uint32_t from, const share &mine, half_stage &held) {
-        constexpr uint32_t PAIR = 0x81c081c0u;
-        const uint32_t at = (HALF * EACH / 4 * 32 + mine.pick / 16 * 16 ^ mine.swizzle) + mine.pick % 16;
+    static __device__ __forceinline__ void load_interleaved(uint32_t from, const share &mine, int line,
+                                                            uint32_t (&words)[4]) {
+        constexpr int BLOCK = EACH == 4 ? 8 * SHAPE::BITS * HALF : 0, /* that of 64 of k, in bytes */
+            WITHIN = EACH == 4 ? 0 : SHAPE::BITS * HALF;              /* among a lane's, if a half has 32 of k */
+        const uint32_t at = from + (uint32_t)(8 * line * SHAPE::LINE)
+                            + ((uint32_t)BLOCK + mine.pick / 16 * 16 ^ mine.swizzle) + mine.pick % 16 + WITHIN;
+        if (EACH * SHAPE::BITS == 32) {
+            const uint4 chunk = tegroup_impl_load_chunk(at);
+            words[0] = chunk.x, words[1] = chunk.y, words[2] = chunk.z, words[3] = chunk.w;
+        } else if (EACH * SHAPE::BITS == 16) {
+            uint32_t two[2];
+            tegroup_impl_load_words(at, two);
+            words[0] = two[0], words[1] = two[1];
+        } else words[0] = tegroup_impl_load_word(at);
+    }
+    /* Decodes them; formats/code_order.h says where their bits are. Returns whether there is a NaN, which is 480 yet.
+     */
+    template <int HALF>
+    static __device__ __forceinline__ bool decode_interleaved(uint32_t from, const share &mine, half_stage &held) {
+        constexpr uint32_t PAIR = SHAPE::BITS == 8 ? 0x87f087f0u : 0x81c081c0u;
+        uint32_t nans = 0;
 #pragma unroll
         for (int line = 0; line < 2; line++) {
-            uint32_t words[2];
-            if (EACH == 4) tegroup_impl_load_words(from + (uint32_t)(8 * line * SHAPE::LINE) + at, words);
-            else words[0] = tegroup_impl_load_word(from + (uint32_t)(8 * line * SHAPE::LINE) + at + HALF * 4);
+            uint32_t words[4];
+            load_interleaved<HALF>(from, mine, line, words);
 #pragma unroll
-            for (int i = 0; i < EACH / 2; i++) {
-                held[2 * i][line] = words[i] & PAIR;
-                held[2 * i][2 + line] = words[i] << 3 & PAIR;
-                held[2 * i + 1][line] = words[i] << 6 & PAIR;
-                held[2 * i + 1][2 + line] = (__byte_perm(words[i], 0, 0x4341) & 0x006c006cu) * 0x00000421u & PAIR;
+            for (int i = 0; i < EACH; i++) {
+                if (SHAPE::BITS == 8) {
+                    held[i][line] = words[i] & PAIR;
+                    held[i][2 + line] = (words[i] << 4 & 0x80f080f0u) | (words[i] >> 4 & 0x07000700u);
+                    nans |= held[i][line] + 0x00100010u | held[i][2 + line] + 0x00100010u;
+                } else {
+                    const uint32_t word = words[i / 2]; /* whose fourth pair is in the upper byte of each half */
+                    held[i][line] = i % 2 == 0 ? word & PAIR : word << 6 & PAIR;
+                    held[i][2 + line] = i % 2 == 0 ? word << 3 & PAIR
+                                                   : (__byte_perm(word, 0, 0x4341) & 0x006c006cu) * 0x00000421u & PAIR;
+                }
             }
+        }
+        return SHAPE::BITS == 8 && (nans & 0x08000800u) != 0;
+    }
+    template <int HALF>
+    static __device__ __forceinline__ void restore_interleaved_nans(uint32_t from, const share &mine,
+                                                                    half_stage &held) {
+        half_stage codes;
+        decode_interleaved<HALF>(from, mine, codes);
+#pragma unroll
+        for (int i = 0; i < EACH * 4; i++) {
+            const uint32_t flags = (codes[i / 4][i % 4] + 0x00100010u & 0x08000800u) << 4;
+            held[i / 4][i % 4] |= flags - (flags >> 15);
         }
     }
     /* Scales of E8M0 of two lines, one for each 32 of k, times what makes good for the exponents of the codes. What is

@@ -20,6 +20,8 @@
     KERNEL(WEIGHTS8_256X128, 8, IN_ORDER, 256, 64, 2)                                                                  \
     KERNEL(WEIGHTS4_64X192, 4, IN_ORDER, 64, 128, 3)                                                                   \
     KERNEL(WEIGHTS4_256X128, 4, IN_ORDER, 256, 64, 2)                                                                  \
+    KERNEL(INTERLEAVED8_64X192, 8, INTERLEAVED, 64, 128, 3)                                                            \
+    KERNEL(INTERLEAVED8_256X128, 8, INTERLEAVED, 256, 64, 2)                                                           \
     KERNEL(INTERLEAVED4_64X192, 4, INTERLEAVED, 64, 128, 3)                                                            \
     KERNEL(INTERLEAVED4_256X128, 4, INTERLEAVED, 256, 64, 2)
 

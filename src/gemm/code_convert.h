@@ -12,6 +12,7 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "base/range.h"
+#include "formats/dtype.h"
 #include "formats/code_order.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
@@ -24,6 +25,7 @@
 /* One copy of two tensors, whose lines have so many blocks of TEGROUP_INTERLEAVED_CODES. */
 typedef struct tegroup_impl_codes_moved {
     tegroup_tensor from, to; /* with that copy in the place of the rowwise one */
+    int32_t bits;            /* of a code                                      */
     int64_t lines, blocks;   /* of a group, of a line                          */
     int64_t line_bytes[2], group_bytes[2];
 } tegroup_impl_codes_moved;
@@ -41,12 +43,14 @@ static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup
     memset(&moved, 0, sizeof moved);
     moved.from = tegroup_impl_with_copy(&desc->from, desc->columnwise);
     moved.to = tegroup_impl_with_copy(&desc->to, desc->columnwise);
+    moved.bits = tegroup_impl_bits(desc->from.dtype);
     moved.lines = desc->columnwise ? shape->cols : shape->rows;
     moved.blocks = (desc->columnwise ? shape->rows : shape->cols) / TEGROUP_INTERLEAVED_CODES;
     for (i = 0; i < 2; i++) {
-        moved.line_bytes[i] = (desc->columnwise ? shape->rows : tegroup_impl_ld(tensors[i])) / 2;
-        moved.group_bytes[i] =
-            desc->columnwise ? moved.lines * moved.line_bytes[i] : tegroup_impl_group_stride(tensors[i]) / 2;
+        const int64_t line = desc->columnwise ? shape->rows : tegroup_impl_ld(tensors[i]),
+                      group = desc->columnwise ? moved.lines * line : tegroup_impl_group_stride(tensors[i]);
+        moved.line_bytes[i] = line * moved.bits / 8;
+        moved.group_bytes[i] = group * moved.bits / 8;
     }
     return moved;
 }
@@ -54,25 +58,20 @@ static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup
 /* Converts block number `block` of all, a line after another. A block is read before it is written. */
 TEGROUP_IMPL_HD void tegroup_impl_convert_block(const tegroup_impl_codes_moved *moved, int64_t block) {
     const int64_t line = block / moved->blocks, g = line / moved->lines, within = line % moved->lines,
-                  at = block % moved->blocks * TEGROUP_IMPL_INTERLEAVED_BYTES;
+                  at = block % moved->blocks * (TEGROUP_INTERLEAVED_CODES / 8) * moved->bits;
     const int listed_from = tegroup_impl_listed(&moved->from), listed_to = tegroup_impl_listed(&moved->to);
     const uint8_t *from = listed_from ? (const uint8_t *)moved->from.pointers[g]
                                       : (const uint8_t *)moved->from.data + g * moved->group_bytes[0];
     uint8_t *to = listed_to ? (uint8_t *)moved->to.pointers[g] : (uint8_t *)moved->to.data + g * moved->group_bytes[1];
-    uint32_t codes[TEGROUP_IMPL_INTERLEAVED_WORDS];
-    tegroup_impl_load_codes(from + within * moved->line_bytes[0] + at, codes);
-    if (moved->to.code_order == TEGROUP_CODES_INTERLEAVED) tegroup_impl_interleave(codes);
-    else tegroup_impl_put_in_order(codes);
-    tegroup_impl_store_codes(codes, to + within * moved->line_bytes[1] + at);
+    tegroup_impl_reorder(moved->bits, moved->to.code_order == TEGROUP_CODES_INTERLEAVED,
+                         from + within * moved->line_bytes[0] + at, to + within * moved->line_bytes[1] + at);
 }
 
 /* What both tensors have in common. */
 static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
                                                            tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPE, from->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "from.dtype", "must be F4E2M1",
-                         TEGROUP_DTYPE_F4E2M1, from->dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "to.dtype", "must be F4E2M1",
-                         TEGROUP_DTYPE_F4E2M1, to->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == from->dtype, ERROR_DTYPE, "to.dtype", "must equal from.dtype", from->dtype,
+                         to->dtype);
     TEGROUP_IMPL_RULE(from->code_order != to->code_order, ERROR_COMBINATION, "to.code_order",
                       "must be another than from.code_order",
                       from->code_order == TEGROUP_CODES_IN_ORDER ? TEGROUP_CODES_INTERLEAVED : TEGROUP_CODES_IN_ORDER,

@@ -16,7 +16,7 @@
 
 enum {
     SM90_DRIFTING_K = 2048,  /* of so much of k blocks keep step */
-    SM90_WEIGHTS_KERNELS = 6 /* that decode weights in registers */
+    SM90_WEIGHTS_KERNELS = 8 /* that decode weights in registers */
 };
 
 INSIDE int sm90_is_compiled(void);

@@ -164,7 +164,7 @@ static int bands_changed(const void *at, size_t bytes, int value) {
 
 enum { GROUPS = 5, ROWS = 900, TURNS = 5 };
 /* What large products are of: two widths, elements between rows of D (0: none between them), what FP8 weights are, how many rows a
- * plan expects (0: as many as there may be), whether weights of 4 bits are interleaved. */
+ * plan expects (0: as many as there may be), whether weights are interleaved. */
 static struct { int64_t n, k, d_ld; tegroup_dtype weights; int64_t expected; int interleaved; } large_of;
 static const int64_t splits[TURNS][GROUPS] = {{300, 0, 1, 500, 99}, {0, 0, 0, 0, 0}, {1, 17, 700, 64, 33}, {900, 0, 0, 0, 0}, {40, INT64_MAX, -7, 3, 5}};
 
@@ -353,7 +353,7 @@ TEST(decoded_gpu, bits_of_weights_in_registers) {
         for (int tall = 0; tall < 2; tall++)
             for (int b = 1; b < FORMATS; b++)
                 for (int a = 0; a < FORMATS; a++)
-                    for (int interleaved = 0; interleaved < 1 + is_fp4(formats[b]->scaling); interleaved++) {
+                    for (int interleaved = 0; interleaved < 2; interleaved++) {
                         const int dgrad = op == TEGROUP_OP_DGRAD;
                         large_of.n = dgrad ? 832 : 333, large_of.k = !dgrad ? 832 : interleaved ? 384 : 344, large_of.d_ld = !dgrad ? 336 : interleaved ? 384 : 352;
                         large_of.weights = TEGROUP_DTYPE_F8E4M3, large_of.expected = tall ? 0 : 100, large_of.interleaved = interleaved;
@@ -424,10 +424,11 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
     static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; int shared, interleaved; } all[] = {
         {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, 32, 0},
         {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32, 0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16, 0},
+        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, 32, 1},
         {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0, 32, 1}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, 16, 1}};
     enum { WIDE = 192 };
     if (!hopper_here()) return;
-    for (int f = 0; f < 5; f++)
+    for (int f = 0; f < 6; f++)
         for (int tall = 0; tall < 2; tall++) {
             const tegroup_dtype type = all[f].type;
             const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? WIDE / 2 : WIDE, blocks = (WIDE / all[f].shared + 3) / 4 * 4;
@@ -441,7 +442,7 @@ TEST(decoded_gpu, every_code_and_scale_in_registers) {
             tegroup_error error;
             for (int i = 0; i < lines; i++) {
                 const int at = i * 7 % WIDE, block = at / all[f].shared, code = i % count;
-                if (all[f].interleaved) store_interleaved(codes, (int64_t)i * WIDE + at, (unsigned)code);
+                if (all[f].interleaved) store_interleaved(type, codes, (int64_t)i * WIDE + at, (unsigned)code);
                 else store_small(type, codes, (int64_t)i * WIDE + at, (unsigned)code);
                 scales[(size_t)(i / 128 * (blocks / 4) + block / 4) * 512 + (size_t)(i % 32 * 16 + i / 32 % 4 * 4 + block % 4)] = (unsigned char)(i / count);
             }
@@ -493,66 +494,67 @@ TEST(decoded_gpu, orders_of_codes) {
     enum { GROUPS = 3, ROWS = 64, COLS = 192 };
     rng r = rng_seed(58);
     tegroup_error error;
-    for (int columnwise = 0; columnwise < 2; columnwise++)
-        for (int listed = 0; listed < 2; listed++)
-            for (int skew = 0; skew < 16; skew += 5) {
-                const int64_t lines = columnwise ? COLS : ROWS, length = columnwise ? ROWS : COLS, ld = columnwise ? ROWS : COLS + 128, group = (lines * ld + (columnwise ? 0 : 64)) / 2;
-                const size_t bytes = (size_t)(GROUPS * group + 16);
-                unsigned char *codes = (unsigned char *)malloc(bytes), *want = (unsigned char *)malloc(bytes), *got = (unsigned char *)malloc(bytes);
-                char *const from = (char *)room(bytes, 0x33), *const to = (char *)room(bytes, 0x33), *const lists = (char *)room(2 * GROUPS * sizeof(void *), 0);
-                void *list[2 * GROUPS];
-                for (size_t i = 0; i < bytes; i++) {
-                    codes[i] = (unsigned char)rng_int(&r, 0, 255);
-                    want[i] = 0x5a;
-                }
-                for (int64_t g = 0; g < GROUPS; g++) {
-                    list[g] = from + skew + g * group;
-                    list[GROUPS + g] = to + skew + g * group;
-                    for (int64_t i = 0; i < lines; i++)
-                        for (int64_t k = 0; k < length; k++) {
-                            const int64_t line = skew + g * group + i * ld / 2;
-                            store_interleaved(want + line, k, codes[line + k / 2] >> k % 2 * 4 & 15u);
-                        }
-                }
-                copy_up(from, codes, bytes);
-                copy_up(lists, list, sizeof list);
-                MUST(cudaMemset(to, 0x5a, bytes));
-                tegroup_code_convert_desc desc;
-                memset(&desc, 0, sizeof desc);
-                desc.struct_size = sizeof desc;
-                desc.space = TEGROUP_SPACE_DEVICE;
-                desc.columnwise = columnwise;
-                desc.from = tegroup_tensor_uniform(GROUPS, ROWS, COLS, TEGROUP_DTYPE_F4E2M1, NULL);
-                desc.from.scaling = TEGROUP_SCALING_NVFP4;
-                desc.from.columnwise_order = columnwise ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
-                if (!columnwise) desc.from.ld = ld, desc.from.group_stride = 2 * group;
-                if (listed) desc.from.pointers_space = TEGROUP_SPACE_DEVICE, desc.from.group_stride = 0;
-                desc.to = desc.from;
-                desc.to.code_order = TEGROUP_CODES_INTERLEAVED;
-                for (int which = 0; which < 2; which++) {
-                    tegroup_tensor *t = which ? &desc.to : &desc.from;
-                    void *const data = listed ? NULL : (which ? to : from) + skew;
-                    void **const pointers = listed ? (void **)lists + which * GROUPS : NULL;
-                    if (columnwise) t->columnwise_data = data, t->columnwise_pointers = pointers;
-                    else t->data = data, t->pointers = pointers;
-                }
-                ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
-                MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
-                ASSERT_EQ(memcmp(got, want, bytes), 0);
-                MUST(cudaMemcpy(got, from, bytes, cudaMemcpyDeviceToHost));
-                ASSERT_EQ(memcmp(got, codes, bytes), 0);
-                const tegroup_tensor interleaved = desc.to; /* and back, in place */
-                desc.to = interleaved;
-                desc.to.code_order = TEGROUP_CODES_IN_ORDER;
-                desc.from = interleaved;
-                ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
-                MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
-                for (int64_t g = 0; g < GROUPS; g++)
-                    for (int64_t i = 0; i < lines; i++) ASSERT_EQ(memcmp(got + skew + g * group + i * ld / 2, codes + skew + g * group + i * ld / 2, (size_t)length / 2), 0);
-                ASSERT_EQ(bands_changed(to, bytes, 0x33) + bands_changed(from, bytes, 0x33), 0);
-                room_free(from), room_free(to), room_free(lists);
-                free(codes), free(want), free(got);
+    for (int how = 0; how < 8; how++)
+        for (int skew = 0; skew < 16; skew += 5) {
+            const int columnwise = how & 1, listed = how & 2, bits = how & 4 ? 8 : 4;
+            const tegroup_dtype dtype = bits == 8 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F4E2M1;
+            const int64_t lines = columnwise ? COLS : ROWS, length = columnwise ? ROWS : COLS, ld = columnwise ? ROWS : COLS + 128, pitch = ld * bits / 8,
+                          group = lines * pitch + (columnwise ? 0 : 64 * bits / 8);
+            const size_t bytes = (size_t)(GROUPS * group + 16);
+            unsigned char *codes = (unsigned char *)malloc(bytes), *want = (unsigned char *)malloc(bytes), *got = (unsigned char *)malloc(bytes);
+            char *const from = (char *)room(bytes, 0x33), *const to = (char *)room(bytes, 0x33), *const lists = (char *)room(2 * GROUPS * sizeof(void *), 0);
+            void *list[2 * GROUPS];
+            for (size_t i = 0; i < bytes; i++) {
+                codes[i] = (unsigned char)rng_int(&r, 0, 255);
+                want[i] = 0x5a;
             }
+            for (int64_t g = 0; g < GROUPS; g++) {
+                list[g] = from + skew + g * group;
+                list[GROUPS + g] = to + skew + g * group;
+                for (int64_t i = 0; i < lines; i++)
+                    for (int64_t k = 0; k < length; k++) {
+                        const int64_t line = skew + g * group + i * pitch;
+                        store_interleaved(dtype, want + line, k, bits == 8 ? codes[line + k] : codes[line + k / 2] >> k % 2 * 4 & 15u);
+                    }
+            }
+            copy_up(from, codes, bytes);
+            copy_up(lists, list, sizeof list);
+            MUST(cudaMemset(to, 0x5a, bytes));
+            tegroup_code_convert_desc desc;
+            memset(&desc, 0, sizeof desc);
+            desc.struct_size = sizeof desc;
+            desc.space = TEGROUP_SPACE_DEVICE;
+            desc.columnwise = columnwise;
+            desc.from = tegroup_tensor_uniform(GROUPS, ROWS, COLS, dtype, NULL);
+            desc.from.scaling = bits == 8 ? TEGROUP_SCALING_MXFP8 : TEGROUP_SCALING_NVFP4;
+            desc.from.columnwise_order = columnwise ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
+            if (!columnwise) desc.from.ld = ld, desc.from.group_stride = group * 8 / bits;
+            if (listed) desc.from.pointers_space = TEGROUP_SPACE_DEVICE, desc.from.group_stride = 0;
+            desc.to = desc.from;
+            desc.to.code_order = TEGROUP_CODES_INTERLEAVED;
+            for (int which = 0; which < 2; which++) {
+                tegroup_tensor *t = which ? &desc.to : &desc.from;
+                void *const data = listed ? NULL : (which ? to : from) + skew;
+                void **const pointers = listed ? (void **)lists + which * GROUPS : NULL;
+                if (columnwise) t->columnwise_data = data, t->columnwise_pointers = pointers;
+                else t->data = data, t->pointers = pointers;
+            }
+            ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
+            MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+            ASSERT_EQ(memcmp(got, want, bytes), 0);
+            MUST(cudaMemcpy(got, from, bytes, cudaMemcpyDeviceToHost));
+            ASSERT_EQ(memcmp(got, codes, bytes), 0);
+            desc.from = desc.to; /* and back, in place */
+            desc.to.code_order = TEGROUP_CODES_IN_ORDER;
+            ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
+            MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+            for (int64_t g = 0; g < GROUPS; g++)
+                for (int64_t i = 0; i < lines; i++)
+                    ASSERT_EQ(memcmp(got + skew + g * group + i * pitch, codes + skew + g * group + i * pitch, (size_t)(length * bits / 8)), 0);
+            ASSERT_EQ(bands_changed(to, bytes, 0x33) + bands_changed(from, bytes, 0x33), 0);
+            room_free(from), room_free(to), room_free(lists);
+            free(codes), free(want), free(got);
+        }
 }
 
 /* Weights in registers: a call whose codes or scales lie where TMA cannot load them, or whose scales are in parts, is refused; of a

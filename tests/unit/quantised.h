@@ -49,14 +49,15 @@ SUPPORT void store_small(tegroup_dtype dtype, void *data, int64_t i, unsigned co
     else if (i % 2 == 0) bytes[i / 2] = (unsigned char)((bytes[i / 2] & 0xf0) | code);
     else bytes[i / 2] = (unsigned char)((bytes[i / 2] & 0x0f) | code << 4);
 }
-/* An interleaved code, by the picture in docs/formats.md: whose bit of a half of a word is whose. */
-SUPPORT void store_interleaved(void *data, int64_t i, unsigned code) {
-    static const char pairs[] = "0331332000111222", bits[] = "smssefsefmefmefm";
-    const int k = (int)(i % 64), step = k / 16, quarter = k % 8 / 2, pair = step % 2 * 2 + k % 16 / 8;
-    unsigned char *word = (unsigned char *)data + i / 64 * 32 + quarter * 8 + step / 2 * 4;
+/* An interleaved code, by the pictures in docs/formats.md: whose bit of a half of a word is whose. */
+SUPPORT void store_interleaved(tegroup_dtype dtype, void *data, int64_t i, unsigned code) {
+    static const char *const pairs[] = {"0331332000111222", "0111100000001111"}, *const bits[] = {"s0ss21s210210210", "s654s65432103210"};
+    const int eight = dtype != TEGROUP_DTYPE_F4E2M1, k = (int)(i % 64), step = k / 16, quarter = k % 8 / 2, h = k % 16 / 8;
+    const int pair = eight ? h : step % 2 * 2 + h;
+    unsigned char *word = (unsigned char *)data + (eight ? i / 64 * 64 + quarter * 16 + step * 4 : i / 64 * 32 + quarter * 8 + step / 2 * 4);
     for (int from = 0; from < 16; from++) {
-        const int bit = 15 - from + k % 2 * 16, of = bits[from] == 's' ? 3 : bits[from] == 'e' ? 2 : bits[from] == 'f' ? 1 : 0;
-        if (pairs[from] - '0' != pair) continue;
+        const int bit = 15 - from + k % 2 * 16, of = bits[eight][from] == 's' ? (eight ? 7 : 3) : bits[eight][from] - '0';
+        if (pairs[eight][from] - '0' != pair) continue;
         word[bit / 8] = (unsigned char)((word[bit / 8] & ~(1u << bit % 8)) | (code >> of & 1u) << bit % 8);
     }
 }
@@ -230,7 +231,7 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
                             const int64_t place = strided ? ((part * O + ob) * q->outer_stride + (words ? ib / 4 : ib) * q->inner_stride) * (words ? 4 : 1) + (words ? ib % 4 : 0)
                                                           : part * part_scales(q, rows, C, cw) + packed_scale(q, O, I, ob, ib);
                             const int64_t element = first[g] + (transposed ? j * up(R, 32) + row : row * ld + j);
-                            if (q->interleaved) store_interleaved(data, element, code);
+                            if (q->interleaved) store_interleaved(q->dtype, data, element, code);
                             else store_small(q->dtype, data, element, code);
                             scale_store(type, scales, scale_first[g] + place, scale);
                             store(t->dtype, t->at[g], at, small_values(q->dtype)[code] * scale * global[g]);

@@ -97,8 +97,9 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         }
     }
     /* Weights of codes that are interleaved have whole blocks of 64 in both directions. */
-    const int weaves = (quantised_for_sm90 == 2 || !on_gpu) && fb != NULL && is_fp4(fb->scaling) && op != TEGROUP_OP_WGRAD && s.m != NULL && rng_chance(r, on_gpu ? 50 : 10);
+    const int weaves = (quantised_for_sm90 == 2 || !on_gpu) && fb != NULL && fb->scale != TEGROUP_DTYPE_F32 && op != TEGROUP_OP_WGRAD && s.m != NULL && rng_chance(r, on_gpu ? 50 : 10);
     if (weaves) {
+        s.ng = s.kg = NULL;
         s.n = 64 * rng_int(r, 1, rng_chance(r, 20) ? 5 : 2);
         s.k = 64 * rng_int(r, 1, rng_chance(r, 20) ? 5 : 2);
         s.pad = up(s.pad, 8);
@@ -126,6 +127,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
             }
             if (weaves && which) {
                 q[which].interleaved = 1;
+                if (!is_fp4(f->scaling)) q[which].dtype = TEGROUP_DTYPE_F8E4M3;
                 if (q[which].parts > 2) q[which].parts = 2; /* which divide the rows */
                 if (op == TEGROUP_OP_DGRAD) q[which].transposed = 1;
             }

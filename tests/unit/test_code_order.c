@@ -6,25 +6,35 @@
 
 static int64_t width(rng *r) { return 64 * rng_int(r, 1, rng_chance(r, 10) ? 50 : 4); }
 
-static unsigned code_at(const void *data, int64_t i) { return ((const unsigned char *)data)[i / 2] >> i % 2 * 4 & 15u; }
+static unsigned code_at(tegroup_dtype dtype, const void *data, int64_t i) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    return dtype == TEGROUP_DTYPE_F4E2M1 ? bytes[i / 2] >> i % 2 * 4 & 15u : bytes[i];
+}
 
 /* One copy of weights, in order: where its lines are, in codes, in one buffer or a list. */
 typedef struct lines {
     tegroup_tensor t;
     int columnwise;
+    int bits;
     int64_t lines, length, ld, group, room; /* room: of a buffer, in bytes */
     unsigned char *memory[6];
 } lines;
 
 static unsigned char *line_of(const lines *l, int32_t g, int64_t i) {
-    return l->t.pointers_space ? l->memory[g] + i * l->ld / 2 : l->memory[0] + (g * l->group + i * l->ld) / 2;
+    return l->t.pointers_space ? l->memory[g] + i * l->ld * l->bits / 8 : l->memory[0] + (g * l->group + i * l->ld) * l->bits / 8;
 }
 
-static lines lines_make(rng *r, int32_t groups, int64_t rows, int64_t cols, int columnwise, tegroup_code_order order) {
+static tegroup_scaling some_scaling(rng *r) {
+    static const tegroup_scaling all[] = {TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP4, TEGROUP_SCALING_NVFP4};
+    return all[rng_int(r, 0, 2)];
+}
+
+static lines lines_make(rng *r, int32_t groups, int64_t rows, int64_t cols, int columnwise, tegroup_scaling scaling, tegroup_code_order order) {
     lines l;
     memset(&l, 0, sizeof l);
-    l.t = tegroup_tensor_uniform(groups, rows, cols, TEGROUP_DTYPE_F4E2M1, NULL);
-    l.t.scaling = rng_chance(r, 50) ? TEGROUP_SCALING_MXFP4 : TEGROUP_SCALING_NVFP4;
+    l.bits = scaling == TEGROUP_SCALING_MXFP8 ? 8 : 4;
+    l.t = tegroup_tensor_uniform(groups, rows, cols, l.bits == 8 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F4E2M1, NULL);
+    l.t.scaling = scaling;
     l.t.code_order = order;
     l.columnwise = columnwise;
     l.lines = columnwise ? cols : rows;
@@ -39,7 +49,7 @@ static lines lines_make(rng *r, int32_t groups, int64_t rows, int64_t cols, int 
     l.group = !columnwise && l.t.group_stride ? l.t.group_stride : l.lines * l.ld;
     if (rng_chance(r, 40)) l.t.pointers_space = TEGROUP_SPACE_HOST;
     const int32_t buffers = l.t.pointers_space ? groups : 1;
-    l.room = ((l.t.pointers_space ? 0 : groups - 1) * l.group + (l.lines - 1) * l.ld + l.length) / 2;
+    l.room = ((l.t.pointers_space ? 0 : groups - 1) * l.group + (l.lines - 1) * l.ld + l.length) * l.bits / 8;
     for (int32_t g = 0; g < buffers; g++) {
         l.memory[g] = (unsigned char *)guarded_skewed((size_t)l.room, (size_t)rng_int(r, 0, 3));
         for (int64_t i = 0; i < l.room; i++) l.memory[g][i] = (unsigned char)rng_int(r, 0, 255);
@@ -59,21 +69,21 @@ static void expect_lines(const lines *from, const lines *to, unsigned char *want
     for (int32_t g = 0; g < from->t.shape.groups; g++)
         for (int64_t i = 0; i < from->lines; i++) {
             unsigned char *line = want[to->t.pointers_space ? g : 0] + (line_of(to, g, i) - to->memory[to->t.pointers_space ? g : 0]);
-            for (int64_t k = 0; k < from->length; k++) store_interleaved(line, k, code_at(line_of(from, g, i), k));
+            for (int64_t k = 0; k < from->length; k++) store_interleaved(from->t.dtype, line, k, code_at(from->t.dtype, line_of(from, g, i), k));
         }
 }
 
 TEST(code_order, by_the_picture_and_back) {
     rng r = rng_seed(7701);
     tegroup_error error;
-    for (int64_t n = scaled(400); n > 0; n--) {
+    for (int64_t n = scaled(200); n > 0; n--) {
         void *mark = guards_mark();
         const int32_t groups = (int32_t)rng_int(&r, 1, 5);
         const int columnwise = rng_chance(&r, 40);
         const int64_t rows = columnwise ? width(&r) : rng_int(&r, 1, 9), cols = columnwise && rng_chance(&r, 50) ? 64 : width(&r);
-        lines from = lines_make(&r, groups, rows, cols, columnwise, TEGROUP_CODES_IN_ORDER), to = lines_make(&r, groups, rows, cols, columnwise, TEGROUP_CODES_INTERLEAVED);
+        const tegroup_scaling scaling = some_scaling(&r);
+        lines from = lines_make(&r, groups, rows, cols, columnwise, scaling, TEGROUP_CODES_IN_ORDER), to = lines_make(&r, groups, rows, cols, columnwise, scaling, TEGROUP_CODES_INTERLEAVED);
         lines back = from;
-        to.t.scaling = from.t.scaling;
         const int32_t buffers = to.t.pointers_space ? groups : 1, sources = from.t.pointers_space ? groups : 1;
         unsigned char *want[6] = {NULL}, *before[6] = {NULL};
         for (int32_t g = 0; g < buffers; g++) memcpy(want[g] = (unsigned char *)scratch((size_t)to.room), to.memory[g], (size_t)to.room);
@@ -85,7 +95,7 @@ TEST(code_order, by_the_picture_and_back) {
         for (int32_t g = 0; g < sources; g++) ASSERT_EQ(memcmp(before[g], from.memory[g], (size_t)from.room), 0);
         /* Back into the memory that the codes came from, whose lines are poisoned first. */
         for (int32_t g = 0; g < groups; g++)
-            for (int64_t i = 0; i < from.lines; i++) memset(line_of(&back, g, i), 0x5a, (size_t)back.length / 2);
+            for (int64_t i = 0; i < from.lines; i++) memset(line_of(&back, g, i), 0x5a, (size_t)(back.length * back.bits / 8));
         desc.from = to.t;
         desc.to = back.t;
         ASSERT_EQ(tegroup_code_convert(&desc, NULL, &error), TEGROUP_OK);
@@ -98,10 +108,10 @@ TEST(code_order, by_the_picture_and_back) {
 TEST(code_order, in_place) {
     rng r = rng_seed(7702);
     tegroup_error error;
-    for (int64_t n = scaled(100); n > 0; n--) {
+    for (int64_t n = scaled(60); n > 0; n--) {
         void *mark = guards_mark();
         const int columnwise = rng_chance(&r, 40);
-        lines to = lines_make(&r, 3, columnwise ? width(&r) : 5, width(&r), columnwise, TEGROUP_CODES_INTERLEAVED), from = to;
+        lines to = lines_make(&r, 3, columnwise ? width(&r) : 5, width(&r), columnwise, some_scaling(&r), TEGROUP_CODES_INTERLEAVED), from = to;
         unsigned char *want[6] = {NULL};
         const int32_t buffers = to.t.pointers_space ? 3 : 1;
         from.t.code_order = TEGROUP_CODES_IN_ORDER;
@@ -158,8 +168,9 @@ TEST(code_order, refusals) {
     REFUSED(d.to.code_order = TEGROUP_CODES_IN_ORDER, ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_INTERLEAVED, TEGROUP_CODES_IN_ORDER);
     REFUSED(d.from.code_order = TEGROUP_CODES_INTERLEAVED, ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_IN_ORDER, TEGROUP_CODES_INTERLEAVED);
     REFUSED(d.to.code_order = (tegroup_code_order)2, ERROR_VALUE, "to.code_order", 1, 2);
-    REFUSED(d.to.dtype = TEGROUP_DTYPE_F8E4M3; d.to.scaling = TEGROUP_SCALING_MXFP8, ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_IN_ORDER, TEGROUP_CODES_INTERLEAVED);
-    REFUSED(d.from.dtype = TEGROUP_DTYPE_F8E4M3; d.from.scaling = TEGROUP_SCALING_MXFP8, ERROR_DTYPE, "from.dtype", TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3);
+    REFUSED(d.to.dtype = TEGROUP_DTYPE_F8E5M2; d.to.scaling = TEGROUP_SCALING_MXFP8, ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_IN_ORDER, TEGROUP_CODES_INTERLEAVED);
+    REFUSED(d.to.dtype = TEGROUP_DTYPE_F8E4M3; d.to.scaling = TEGROUP_SCALING_BLOCK_1X128, ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_IN_ORDER, TEGROUP_CODES_INTERLEAVED);
+    REFUSED(d.from.dtype = TEGROUP_DTYPE_F8E4M3; d.from.scaling = TEGROUP_SCALING_MXFP8, ERROR_DTYPE, "to.dtype", TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F4E2M1);
     REFUSED(d.to.scaling = TEGROUP_SCALING_MXFP4, ERROR_SHAPE, "to.scaling", TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_MXFP4);
     REFUSED(d.to.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, ERROR_COMBINATION, "to.columnwise_order", 0, 1);
     REFUSED(d.to.shape.row_sizes = tegroup_sizes_of(sizes, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST), ERROR_COMBINATION, "to.code_order", TEGROUP_CODES_IN_ORDER, TEGROUP_CODES_INTERLEAVED);
@@ -190,10 +201,13 @@ TEST(code_order, products_have_the_same_bits) {
         void *mark = guards_mark();
         const int dgrad = rng_chance(&r, 50), f64 = rng_chance(&r, 30);
         const int64_t rows = rng_chance(&r, 30) ? rng_int(&r, 17, 60) : rng_int(&r, 0, 16), sum = rng_chance(&r, 5) ? 3072 + width(&r) : width(&r), across = 64 * rng_int(&r, 1, 2);
-        lines in_order = lines_make(&r, 3, dgrad ? sum : across, dgrad ? across : sum, dgrad, TEGROUP_CODES_IN_ORDER);
-        lines interleaved = lines_make(&r, 3, dgrad ? sum : across, dgrad ? across : sum, dgrad, TEGROUP_CODES_INTERLEAVED);
+        const tegroup_scaling scaling = some_scaling(&r);
+        lines in_order = lines_make(&r, 3, dgrad ? sum : across, dgrad ? across : sum, dgrad, scaling, TEGROUP_CODES_IN_ORDER);
+        lines interleaved = lines_make(&r, 3, dgrad ? sum : across, dgrad ? across : sum, dgrad, scaling, TEGROUP_CODES_INTERLEAVED);
+        for (int32_t g = 0; g < 3 && in_order.bits == 8; g++) /* no NaN */
+            for (int64_t i = 0; i < in_order.lines; i++)
+                for (int64_t k = 0; k < in_order.length; k++) line_of(&in_order, g, i)[k] &= 0xbf;
         tegroup_code_convert_desc convert = {sizeof convert, TEGROUP_SPACE_HOST, dgrad, in_order.t, interleaved.t, 1};
-        convert.to.scaling = in_order.t.scaling;
         ASSERT_EQ(tegroup_code_convert(&convert, NULL, &error), TEGROUP_OK);
         tegroup_layout layout;
         ASSERT_EQ(tegroup_tensor_layout(&in_order.t, dgrad ? TEGROUP_COPIES_COLUMNWISE : TEGROUP_COPIES_ROWWISE, &layout, &error), TEGROUP_OK);
@@ -213,7 +227,6 @@ TEST(code_order, products_have_the_same_bits) {
             desc.space = TEGROUP_SPACE_HOST;
             desc.a = tegroup_tensor_uniform(3, rows, sum, TEGROUP_DTYPE_F32, a);
             desc.b = w->t;
-            desc.b.scaling = in_order.t.scaling;
             /* A list has a buffer a group; scales of one buffer lie a group after another. */
             const int listed = w->t.pointers_space != TEGROUP_SPACE_UNSET;
             const int64_t all = in_order.t.pointers_space ? scale_bytes : scale_bytes / 3;
