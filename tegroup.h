@@ -9768,11 +9768,11 @@ static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, co
     KERNEL(INTERLEAVED4_256X128, 4, INTERLEAVED, 256, 64, 2)
 
 enum { /* behind the kernels of sm90_kernels.h */
-       TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
+    TEGROUP_IMPL_SM90_WEIGHTS_BEFORE = TEGROUP_IMPL_SM90_KERNEL_COUNT - 1,
 #define TEGROUP_IMPL_SM90_WEIGHTS_NUMBER(name, bits, order, rows, k, multipliers) TEGROUP_IMPL_SM90_##name,
-       TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
+    TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_NUMBER) TEGROUP_IMPL_SM90_WEIGHTS_END,
 #undef TEGROUP_IMPL_SM90_WEIGHTS_NUMBER
-       TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
+    TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
 #define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group, and of a tile, up to which tiles are low */
@@ -9792,7 +9792,7 @@ static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
     {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
-        TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
+     TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }

@@ -14682,8 +14682,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     struct share {
         uint32_t codes;   /* where the upper line's codes are in a stage */
         uint32_t swizzle; /* by which its chunks of 16 bytes are permuted */
-        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times; of
-                             interleaved codes, at which byte this lane's begin among those of 64 of k */
+        uint32_t pick;    /* by which __byte_perm picks two bytes of eight, each twice, or one of four, four times */
+        uint32_t among;   /* or, if codes are interleaved, at which byte this lane's begin among those of 64 of k */
         uint32_t scales;  /* where the upper line's scales are in a stage; the others are 128 bytes on */
     };
     static __device__ __forceinline__ share share_of(int group, int32_t first_line) {
@@ -14692,9 +14692,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
         share mine;
         mine.codes = line * SHAPE::LINE;
         mine.swizzle = line * SHAPE::LINE / 128 % SHAPE::CHUNKS * 16;
-        mine.pick = SHAPE::INTERLEAVED ? 2 * SHAPE::BITS * q
-                    : SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u
-                                       : 0x1111u * q;
+        mine.pick = SHAPE::BITS == 8 ? 2 * q * 0x0011u + (2 * q + 1) * 0x1100u : 0x1111u * q;
+        mine.among = 2 * SHAPE::BITS * q;
         mine.scales =
             SHAPE::STAGE_BYTES - SHAPE::SCALE_BYTES + scaled / 128 * 1024 + scaled % 32 * 16 + scaled % 128 / 32 * 4;
         return mine;
@@ -14869,10 +14868,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
     template <int HALF>
     static __device__ __forceinline__ void load_interleaved(uint32_t from, const share &mine, int line,
                                                             uint32_t (&words)[4]) {
-        constexpr int BLOCK = EACH == 4 ? 8 * SHAPE::BITS * HALF : 0, /* that of 64 of k, in bytes */
-            WITHIN = EACH == 4 ? 0 : SHAPE::BITS * HALF;              /* among a lane's, if a half has 32 of k */
+        /* Where the half begins: its 64 of k in the line, or its 32 of k among a lane's codes. */
+        constexpr uint32_t BLOCK = EACH == 4 ? 8 * SHAPE::BITS * HALF : 0, WITHIN = EACH == 4 ? 0 : SHAPE::BITS * HALF;
         const uint32_t at = from + (uint32_t)(8 * line * SHAPE::LINE)
-                            + ((uint32_t)BLOCK + mine.pick / 16 * 16 ^ mine.swizzle) + mine.pick % 16 + WITHIN;
+                            + (BLOCK + mine.among / 16 * 16 ^ mine.swizzle) + mine.among % 16 + WITHIN;
         if (EACH * SHAPE::BITS == 32) {
             const uint4 chunk = tegroup_impl_load_chunk(at);
             words[0] = chunk.x, words[1] = chunk.y, words[2] = chunk.z, words[3] = chunk.w;
@@ -14882,8 +14881,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_weights_block : tegroup_impl_
             words[0] = two[0], words[1] = two[1];
         } else words[0] = tegroup_impl_load_word(at);
     }
-    /* Decodes them; formats/code_order.h says where their bits are. Returns whether there is a NaN, which is 480 yet.
-     */
+    /* Decodes them; formats/code_order.h says where their bits are. NaN is 480; returns whether there is one. */
     template <int HALF>
     static __device__ __forceinline__ bool decode_interleaved(uint32_t from, const share &mine, half_stage &held) {
         constexpr uint32_t PAIR = SHAPE::BITS == 8 ? 0x87f087f0u : 0x81c081c0u;
