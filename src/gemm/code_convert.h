@@ -141,13 +141,16 @@ static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
+static inline int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
+    return tegroup_impl_team(tegroup_impl_threads(threads), 500.0 * (double)count); /* steps: a block's bits */
+}
+
 TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,
                                                 tegroup_error *error) {
     TEGROUP_IMPL_RANGE("tegroup_code_convert")
     tegroup_code_convert_desc taken;
     tegroup_impl_codes_moved moved;
     int64_t count, block;
-    int32_t team;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_code_convert_check(desc, error));
@@ -156,9 +159,7 @@ TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc 
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_code_convert(&moved, stream, error);
 #endif
     count = (int64_t)desc->from.shape.groups * moved.lines * moved.blocks;
-    team = tegroup_impl_team(tegroup_impl_threads(desc->threads), 100.0 * (double)count); /* steps, of a block's bits */
-    (void)team;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(team))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_code_team(desc->threads, count)))
     for (block = 0; block < count; block++) tegroup_impl_convert_block(&moved, block);
     return TEGROUP_OK;
 }
