@@ -4,10 +4,12 @@ weights, in BF16), in CUDA graphs: tegroup_moe_plan's calls beside torch. Everyt
 
 Contestants take turns in random order, with L2 cold. torch is at its best setting: its grouped_mm after a sort, also compiled by
 torch.compile if --compile is given, and for few tokens one batched product with gathered weights. tegroup's plan is told the rows
-that there are; "planned for MOST" has a plan, and buffers, for the most tokens of the list. Each output is held against FP32
-arithmetic before it is timed, and each gradient against torch's. Needs torch; build with: make build/libtegroup.so.
+that there are; "planned for MOST" has a plan, and buffers, for the most tokens of the list. With --formats the layer is timed
+again with weights that a format holds, their codes in order and interleaved, beside BF16 weights of the same values. Each output is
+held against FP32 arithmetic before it is timed, and each gradient against torch's. Needs torch; build with: make build/libtegroup.so.
 
   bench_layer.py --tokens 1,8,64,512 --experts 128 --k 8 --hidden 2048 --ffn 768   forward, for inference
+  bench_layer.py --formats mxfp4 --experts 32 --k 4 --hidden 2880 --ffn 2880       the same, and with weights of MXFP4
   bench_layer.py --layers 7b,qwen3-30b --compile                                   forward and step of the layers of shapes.json
 """
 import argparse
@@ -88,10 +90,36 @@ class Layer:
         return int(self.choice()[1].unique().numel()) * 3 * self.o.hidden * self.o.ffn * 2
 
 
-class Tegroup:
-    """The layer through libtegroup.so, planned for `most` tokens; train: 0 inference, 1 forward and backward, 2 with recompute."""
+FORMATS = dict(mxfp4=("MXFP4", "F4E2M1", "OCP_MX"), nvfp4=("NVFP4", "F4E2M1", "TE_NVFP4"), mxfp8=("MXFP8", "F8E4M3", "TE_MXFP8"))
 
-    def __init__(self, torch, library, layer, most, train=0):
+
+class Quantised:
+    """Weights in a format, their codes in order and interleaved. What they were made of becomes what they mean."""
+
+    def __init__(self, torch, lib, plain, name):
+        scaling, dtype, rule = FORMATS[name]
+        tensor = lambda dtype, data: lib.tegroup_tensor_uniform(*plain.shape, getattr(tg, "TEGROUP_DTYPE_" + dtype), data)
+        room = lambda size: torch.zeros(size, dtype=torch.uint8, device="cuda")
+        values, self.in_order, layout = tensor("BF16", plain.data_ptr()), tensor(dtype, None), tg.tegroup_layout()
+        self.in_order.scaling = getattr(tg, "TEGROUP_SCALING_" + scaling)
+        lib.tegroup_tensor_layout(self.in_order, tg.TEGROUP_COPIES_ROWWISE, layout)
+        self.kept = [room(layout.items[i].bytes) for i in (0, 0, 1)]
+        self.in_order.data, self.in_order.scale_inv = self.kept[0].data_ptr(), self.kept[2].data_ptr()
+        space = tg.TEGROUP_SPACE_DEVICE
+        lib.tegroup_quantize(tg.tegroup_quantize_desc(
+            space=space, input=values, output=self.in_order, rule=lib.tegroup_scale_rule_of(getattr(tg, "TEGROUP_SCALE_" + rule))), None)
+        lib.tegroup_dequantize(tg.tegroup_dequantize_desc(space=space, input=self.in_order, output=values), None)
+        self.interleaved = type(self.in_order).from_buffer_copy(self.in_order)
+        self.interleaved.data, self.interleaved.code_order = self.kept[1].data_ptr(), tg.TEGROUP_CODES_INTERLEAVED
+        lib.tegroup_code_convert(tg.tegroup_code_convert_desc(space=space, **{"from": self.in_order, "to": self.interleaved}), None)
+        torch.cuda.synchronize()
+
+
+class Tegroup:
+    """The layer through libtegroup.so, planned for `most` tokens; train: 0 inference, 1 forward and backward, 2 with recompute.
+    quantised: fc1's and fc2's weights in a format, in place of the layer's."""
+
+    def __init__(self, torch, library, layer, most, train=0, quantised=None):
         self.torch, self.lib, self.kept, self.train = torch, tg.load(library), [layer], train
         o, bf16 = layer.o, tg.TEGROUP_DTYPE_BF16
         empty = lambda *like: torch.empty(*like, dtype=torch.bfloat16, device="cuda")
@@ -100,6 +128,8 @@ class Tegroup:
             self.results += [torch.empty_like(t) for t in layer.inputs]
 
         def weights(of, gradient):
+            if quantised:
+                return tg.tegroup_mlp_weights(weight=quantised[gradient - 3])
             uniform = lambda t: self.lib.tegroup_tensor_uniform(o.experts, of.shape[1], of.shape[2], bf16, t.data_ptr())
             return tg.tegroup_mlp_weights(weight=uniform(of), **(dict(main_grad=uniform(self.results[gradient])) if train else {}))
 
@@ -191,8 +221,11 @@ class Bench:
                 makers[name + ", compiled"] = lambda make=makers[name]: self.torch.compile(make(), fullgraph=True)
         return makers
 
-    def inference(self, shape, all_tokens):
-        weights = self.weights(shape)
+    def inference(self, shape, all_tokens, name=None):
+        weights, library, quantised = self.weights(shape), self.options.library, {}
+        if name:
+            of_both = [Quantised(self.torch, tg.load(library), of, name) for of in weights]
+            quantised = {f"tegroup {name}": [q.in_order for q in of_both], f"tegroup {name}, interleaved": [q.interleaved for q in of_both]}
         for tokens in all_tokens:
             layer = Layer(self.torch, shape, tokens, weights)
             makers = {"tegroup": lambda: Tegroup(self.torch, self.options.library, layer, tokens).forward,
@@ -200,8 +233,10 @@ class Bench:
                       "torch grouped_mm": lambda: layer.grouped}
             if tokens <= self.options.batched_up_to:
                 makers["torch batched"] = lambda: layer.batched
-            read = layer.active_bytes()
-            self.compare(f"{shape.name} {tokens} tokens", self.compiled(makers), [layer.reference()], lambda us: f", {read / us / 1e6:.2f} TB/s of weights")
+            for title, given in quantised.items():
+                makers[title] = lambda given=given: Tegroup(self.torch, library, layer, tokens, quantised=given).forward
+            read, title = layer.active_bytes(), f"{shape.name}{' of ' + name if name else ''} {tokens} tokens"
+            self.compare(title, self.compiled(makers), [layer.reference()], lambda us: "" if name else f", {read / us / 1e6:.2f} TB/s of weights")
 
     def training(self, shape, skew):
         layer = Layer(self.torch, shape, shape.tokens, self.weights(shape), skew)
@@ -229,6 +264,7 @@ def main():
     parser.add_argument("--tokens", default="1,8,64,512")
     for name, value in (("experts", 128), ("k", 8), ("hidden", 2048), ("ffn", 768), ("rounds", 51)):
         parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--formats", default="", help="weights in these, too: mxfp4, nvfp4, mxfp8, separated by commas")
     parser.add_argument("--layers", help="training instead: those layers of shapes.json whose names begin so, separated by commas; all: every one")
     parser.add_argument("--zipf", action="store_true", help="--layers: uneven routing, too")
     parser.add_argument("--batched-up-to", type=int, default=16, help="tokens up to which weights are gathered for a batched product")
@@ -241,7 +277,8 @@ def main():
     bench = Bench(torch, options)
     if options.layers is None:
         shape = types.SimpleNamespace(name="layer", experts=options.experts, k=options.k, hidden=options.hidden, ffn=options.ffn)
-        bench.inference(shape, [int(t) for t in options.tokens.split(",")])
+        for name in [None, *filter(None, options.formats.split(","))]:
+            bench.inference(shape, [int(t) for t in options.tokens.split(",")], name)
     else:
         for l in json.loads((ROOT / "tests/bench/shapes.json").read_text())["layer"]:
             if options.layers != "all" and not l["name"].startswith(tuple(options.layers.split(","))):
