@@ -9775,7 +9775,8 @@ enum { /* behind the kernels of sm90_kernels.h */
     TEGROUP_IMPL_SM90_WEIGHTS_COUNT = TEGROUP_IMPL_SM90_WEIGHTS_END - TEGROUP_IMPL_SM90_WEIGHTS_BEFORE - 1
 };
 
-#define TEGROUP_IMPL_SM90_WEIGHTS_FEW 64 /* rows of an average group, and of a tile, up to which tiles are low */
+/* Rows of an average group up to which low tiles are faster (docs/lab/decoded.md, "Low tiles and tall ones"). */
+#define TEGROUP_IMPL_SM90_WEIGHTS_FEW 96
 
 /* How many multiples of FIT a tile of these may have besides `rows`. */
 #define TEGROUP_IMPL_SM90_WEIGHTS_SMALLER(rows)                                                                        \
@@ -9809,7 +9810,7 @@ static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc,
     const tegroup_impl_sm90_weights_row *row;
     int32_t kernel = TEGROUP_IMPL_SM90_KERNEL_COUNT;
     while (!tegroup_impl_sm90_weights_runs(p, kernel)
-           || few != (tegroup_impl_sm90_weights_row_of(kernel)->rows == TEGROUP_IMPL_SM90_WEIGHTS_FEW))
+           || few != (tegroup_impl_sm90_weights_row_of(kernel)->rows <= TEGROUP_IMPL_SM90_WEIGHTS_FEW))
         kernel++;
     row = tegroup_impl_sm90_weights_row_of(kernel);
     plan->tile_m = row->rows;

@@ -385,6 +385,18 @@ TEST(code_order, verdicts) {
             if (verdicts[i].backend == TEGROUP_BACKEND_PORTABLE || (sm90 && !fine)) ASSERT_STREQ("b.code_order", verdicts[i].field);
         }
     }
+    /* Tiles are low up to 96 rows a group, of two groups, and tall above, however many there are. */
+    static const struct { int64_t expected; int32_t tile; } tiles[] = {{2, 64}, {192, 64}, {193, 256}, {1 << 20, 256}};
+    for (int t = 0; t < 4; t++) {
+        tegroup_gemm_desc desc = product_on(TEGROUP_SPACE_DEVICE, TEGROUP_OP_FORWARD);
+        tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+        desc.a.shape.row_sizes = desc.d.shape.row_sizes = tegroup_sizes_of(&target, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+        desc.a.shape.rows = desc.d.shape.rows = 1 << 20;
+        desc.options.expected_rows = tiles[t].expected;
+        ASSERT_EQ(tegroup_explain(&desc, &target, verdicts, &error), TEGROUP_OK);
+        for (int32_t i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++)
+            if (verdicts[i].backend == TEGROUP_BACKEND_SM90) ASSERT_EQ(verdicts[i].tile_m, tiles[t].tile);
+    }
 }
 
 /* What works on values wants codes in order. */
