@@ -3865,7 +3865,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
  *
  *   of pair    0  1  1  1  1  0  0  0  0  0  0  0  1  1  1  1
  *              s  6  5  4  s  6  5  4  3  2  1  0  3  2  1  0 */
-enum { TEGROUP_IMPL_INTERLEAVED_BYTES = 64, TEGROUP_IMPL_INTERLEAVED_WORDS = 16 }; /* of 64 codes, at most */
+enum { TEGROUP_IMPL_INTERLEAVED_WORDS = 16 }; /* of 64 codes, at most */
 
 /* Where a code has its bits in a half of a word, and the code that has them there. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_interleaved_half(int32_t bits, int32_t pair, uint32_t code) {
@@ -8172,8 +8172,8 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
     return scale;
 }
 
-/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved: whole blocks of them, which
- * tiles are deep. Returns where they are then, and in *at the first. */
+/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved; tiles are so deep that these
+ * are whole blocks then. Returns where they are, and in *at the first. */
 static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
                                                        uint8_t *ordered) {
     const int32_t bits = tegroup_impl_bits(s->dtype);
@@ -9736,8 +9736,8 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
  * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
- * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
- * those of 64 rows take up to 1.45 times as long. */
+ * docs/lab/decoded.md, "What a call costs" and "Interleaved codes": within a sixth of products that have about eight
+ * rows a group, or hundreds; those of 64 rows take up to 1.45 times as long. */
 #define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved)                                                               \
     ((bits) == 8 ? ((interleaved) ? 610.0 : 560.0) : ((interleaved) ? 720.0 : 650.0))
 #define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \
@@ -9793,7 +9793,7 @@ static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
     {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
-     TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
+        TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
@@ -18216,7 +18216,8 @@ static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_
 }
 
 static inline int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
-    return tegroup_impl_team(tegroup_impl_threads(threads), 500.0 * (double)count); /* steps: a block's bits */
+    return tegroup_impl_team(tegroup_impl_threads(threads),
+                             8.0 * TEGROUP_INTERLEAVED_CODES * (double)count); /* steps: some eight a code */
 }
 
 TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,

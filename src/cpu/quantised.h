@@ -92,8 +92,8 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
     return scale;
 }
 
-/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved: whole blocks of them, which
- * tiles are deep. Returns where they are then, and in *at the first. */
+/* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved; tiles are so deep that these
+ * are whole blocks then. Returns where they are, and in *at the first. */
 static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
                                                        uint8_t *ordered) {
     const int32_t bits = tegroup_impl_bits(s->dtype);

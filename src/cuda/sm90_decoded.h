@@ -109,8 +109,8 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
  * TB/s, both by the bits of a code and their order, and what it takes to begin. All are fitted to the H200's times in
- * docs/lab/decoded.md, "What a call costs": within a sixth of products that have about eight rows a group, or hundreds;
- * those of 64 rows take up to 1.45 times as long. */
+ * docs/lab/decoded.md, "What a call costs" and "Interleaved codes": within a sixth of products that have about eight
+ * rows a group, or hundreds; those of 64 rows take up to 1.45 times as long. */
 #define TEGROUP_IMPL_SM90_HELD_TFLOPS(bits, interleaved)                                                               \
     ((bits) == 8 ? ((interleaved) ? 610.0 : 560.0) : ((interleaved) ? 720.0 : 650.0))
 #define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \

@@ -51,7 +51,7 @@ static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
     {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
-     TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
+        TEGROUP_IMPL_SM90_WEIGHTS_KERNELS(TEGROUP_IMPL_SM90_WEIGHTS_ROW)};
 #undef TEGROUP_IMPL_SM90_WEIGHTS_ROW
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }

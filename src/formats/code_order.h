@@ -21,7 +21,7 @@
  *
  *   of pair    0  1  1  1  1  0  0  0  0  0  0  0  1  1  1  1
  *              s  6  5  4  s  6  5  4  3  2  1  0  3  2  1  0 */
-enum { TEGROUP_IMPL_INTERLEAVED_BYTES = 64, TEGROUP_IMPL_INTERLEAVED_WORDS = 16 }; /* of 64 codes, at most */
+enum { TEGROUP_IMPL_INTERLEAVED_WORDS = 16 }; /* of 64 codes, at most */
 
 /* Where a code has its bits in a half of a word, and the code that has them there. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_interleaved_half(int32_t bits, int32_t pair, uint32_t code) {

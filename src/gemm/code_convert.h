@@ -142,7 +142,8 @@ static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_
 }
 
 static inline int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
-    return tegroup_impl_team(tegroup_impl_threads(threads), 500.0 * (double)count); /* steps: a block's bits */
+    return tegroup_impl_team(tegroup_impl_threads(threads),
+                             8.0 * TEGROUP_INTERLEAVED_CODES * (double)count); /* steps: some eight a code */
 }
 
 TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc *desc, struct CUstream_st *stream,

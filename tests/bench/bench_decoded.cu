@@ -2,8 +2,8 @@
  *   -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_decoded.cu -o bench_decoded */
 
 /* Products of quantised operands on SM90 or PORTABLE beside its product of what they mean in BF16: the shapes of
- * tests/bench/shapes.json, with groups as 1 / rank^0.8 shares rows. Contestants take turns in random order, 256 MB are
- * read before each (L2 is cold), medians of 15 rounds of whole calls. The results are compared first, bit for bit.
+ * tests/bench/shapes.json, with groups as 1 / rank^0.8 shares rows; weights with codes in order and interleaved.
+ * Contestants take turns in random order, 256 MB are read before each (L2 is cold), medians of 15 rounds of whole calls. The results are compared first, bit for bit.
  * PORTABLE has another contestant, planned for one row: it decodes weights in registers, or operands on the way to
  * shared memory. Block FP8 is 1x128 times 128x128 (wgrad: 1x128 twice); its bits are compared between both plans. */
 #include <stdlib.h>

@@ -97,8 +97,8 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         }
     }
     /* Weights of codes that are interleaved have whole blocks of 64 in both directions. */
-    const int weaves = (quantised_for_sm90 == 2 || !on_gpu) && fb != NULL && fb->scale != TEGROUP_DTYPE_F32 && op != TEGROUP_OP_WGRAD && s.m != NULL && rng_chance(r, on_gpu ? 50 : 10);
-    if (weaves) {
+    const int interleaves = (quantised_for_sm90 == 2 || !on_gpu) && fb != NULL && fb->scale != TEGROUP_DTYPE_F32 && op != TEGROUP_OP_WGRAD && s.m != NULL && rng_chance(r, on_gpu ? 50 : 10);
+    if (interleaves) {
         s.ng = s.kg = NULL;
         s.n = 64 * rng_int(r, 1, rng_chance(r, 20) ? 5 : 2);
         s.k = 64 * rng_int(r, 1, rng_chance(r, 20) ? 5 : 2);
@@ -125,7 +125,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
                 q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
                 q[which].outer_stride = 0;
             }
-            if (weaves && which) {
+            if (interleaves && which) {
                 q[which].interleaved = 1;
                 if (!is_fp4(f->scaling)) q[which].dtype = TEGROUP_DTYPE_F8E4M3;
                 if (q[which].parts > 2) q[which].parts = 2; /* which divide the rows */
