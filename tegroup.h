@@ -7335,6 +7335,15 @@ static inline void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *da
 #undef TEGROUP_IMPL_LOAD_ROW
 }
 
+/* sum[j] += weight * row[at + j], of a piece's n elements at most. */
+static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
+                                             float *sum) {
+    float x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
 /* data[first + j * stride] = x[j] */
 static inline void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
                                                int64_t n, const float *x) {
@@ -7391,6 +7400,15 @@ static inline void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *da
     default: TEGROUP_IMPL_LOAD_ROW(BF16) break;
     }
 #undef TEGROUP_IMPL_LOAD_ROW
+}
+
+/* sum[j] += weight * row[at + j], of a piece's n elements at most. */
+static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
+                                             double *sum) {
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
 }
 
 /* data[first + j * stride] = x[j] */
@@ -7761,7 +7779,7 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) 
  * the compiler's choice). */
 #define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
 #define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N  256
+#define TEGROUP_IMPL_CPU_TILE_N TEGROUP_IMPL_PIECE
 #define TEGROUP_IMPL_CPU_TILE_K  256
 #define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N */
 #define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M */
@@ -11407,19 +11425,17 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     for (i = 0; i < m; i++) {
         float *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
-        if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++)
-                x[j] = beta != 0 ? beta * tegroup_impl_load_f32(desc->d.dtype, p->c.base, c + j) : 0;
-        else {
+        if (p->k == 0 && beta != 0) { /* D = beta * C exactly: an empty sum is no term at all */
+            tegroup_impl_load_row_f32(desc->d.dtype, p->c.base, c, 1, n, x);
+            for (j = 0; j < n; j++) x[j] *= beta;
+        } else if (p->k > 0) {
             for (j = 0; j < n; j++) x[j] *= alpha;
-            if (beta != 0)
-                for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_f32(desc->d.dtype, p->c.base, c + j);
+            if (beta != 0) tegroup_impl_add_row_f32(desc->d.dtype, p->c.base, c, n, beta, x);
         }
         if (has_bias) {
             if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
                 scale = tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++)
-                x[j] += scale * tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            tegroup_impl_add_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, scale, x);
         }
         tegroup_impl_store_row_f32(desc->d.dtype, p->d.base, d, 1, n, x);
     }
@@ -11440,12 +11456,12 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
+        if (at >= 0) tegroup_impl_add_row_f32(dtype, dy->base, at + j0, n, scale, sums);
+        else
+            for (j = 0; j < n; j++) sums[j] += scale * 0; /* NaN, where the scale is no number */
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
-    if (desc->accumulate)
-        for (j = 0; j < n; j++)
-            sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+    if (desc->accumulate) tegroup_impl_add_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, 1, sums);
     tegroup_impl_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 
@@ -11534,19 +11550,17 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     for (i = 0; i < m; i++) {
         double *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
-        if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++)
-                x[j] = beta != 0 ? beta * tegroup_impl_load_f64(desc->d.dtype, p->c.base, c + j) : 0;
-        else {
+        if (p->k == 0 && beta != 0) { /* D = beta * C exactly: an empty sum is no term at all */
+            tegroup_impl_load_row_f64(desc->d.dtype, p->c.base, c, 1, n, x);
+            for (j = 0; j < n; j++) x[j] *= beta;
+        } else if (p->k > 0) {
             for (j = 0; j < n; j++) x[j] *= alpha;
-            if (beta != 0)
-                for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_f64(desc->d.dtype, p->c.base, c + j);
+            if (beta != 0) tegroup_impl_add_row_f64(desc->d.dtype, p->c.base, c, n, beta, x);
         }
         if (has_bias) {
             if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
                 scale = tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++)
-                x[j] += scale * tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            tegroup_impl_add_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, scale, x);
         }
         tegroup_impl_store_row_f64(desc->d.dtype, p->d.base, d, 1, n, x);
     }
@@ -11567,12 +11581,12 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
+        if (at >= 0) tegroup_impl_add_row_f64(dtype, dy->base, at + j0, n, scale, sums);
+        else
+            for (j = 0; j < n; j++) sums[j] += scale * 0; /* NaN, where the scale is no number */
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
-    if (desc->accumulate)
-        for (j = 0; j < n; j++)
-            sums[j] += tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+    if (desc->accumulate) tegroup_impl_add_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, 1, sums);
     tegroup_impl_store_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 
@@ -19912,15 +19926,6 @@ static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t 
     }
 }
 
-/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
-static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
-                                             float *sum) {
-    float x[TEGROUP_IMPL_PIECE];
-    int64_t j;
-    tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
-    for (j = 0; j < n; j++) sum[j] += weight * x[j];
-}
-
 /* What the sums of a row begin with: what it holds, or 0. */
 static inline void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
                                                int32_t accumulate, float *sum) {
@@ -19970,15 +19975,6 @@ static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t 
         for (j = 0; j < n; j++) x[j] *= weight;
         tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
     }
-}
-
-/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
-static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
-                                             double *sum) {
-    double x[TEGROUP_IMPL_PIECE];
-    int64_t j;
-    tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
-    for (j = 0; j < n; j++) sum[j] += weight * x[j];
 }
 
 /* What the sums of a row begin with: what it holds, or 0. */

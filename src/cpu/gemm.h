@@ -113,19 +113,17 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     for (i = 0; i < m; i++) {
         REAL *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
-        if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++)
-                x[j] = beta != 0 ? beta * tegroup_impl_load_FSUF(desc->d.dtype, p->c.base, c + j) : 0;
-        else {
+        if (p->k == 0 && beta != 0) { /* D = beta * C exactly: an empty sum is no term at all */
+            tegroup_impl_load_row_FSUF(desc->d.dtype, p->c.base, c, 1, n, x);
+            for (j = 0; j < n; j++) x[j] *= beta;
+        } else if (p->k > 0) {
             for (j = 0; j < n; j++) x[j] *= alpha;
-            if (beta != 0)
-                for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_FSUF(desc->d.dtype, p->c.base, c + j);
+            if (beta != 0) tegroup_impl_add_row_FSUF(desc->d.dtype, p->c.base, c, n, beta, x);
         }
         if (has_bias) {
             if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
                 scale = tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++)
-                x[j] += scale * tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            tegroup_impl_add_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, scale, x);
         }
         tegroup_impl_store_row_FSUF(desc->d.dtype, p->d.base, d, 1, n, x);
     }
@@ -146,12 +144,12 @@ static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc
                          ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
+        if (at >= 0) tegroup_impl_add_row_FSUF(dtype, dy->base, at + j0, n, scale, sums);
+        else
+            for (j = 0; j < n; j++) sums[j] += scale * 0; /* NaN, where the scale is no number */
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
-    if (desc->accumulate)
-        for (j = 0; j < n; j++)
-            sums[j] += tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+    if (desc->accumulate) tegroup_impl_add_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, n, 1, sums);
     tegroup_impl_store_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 /* @end */

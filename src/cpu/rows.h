@@ -33,6 +33,15 @@ static inline void tegroup_impl_load_row_FSUF(tegroup_dtype dtype, const void *d
 #undef TEGROUP_IMPL_LOAD_ROW
 }
 
+/* sum[j] += weight * row[at + j], of a piece's n elements at most. */
+static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, REAL weight,
+                                             REAL *sum) {
+    REAL x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_FSUF(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
 /* data[first + j * stride] = x[j] */
 static inline void tegroup_impl_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
                                                int64_t n, const REAL *x) {

@@ -44,15 +44,6 @@ static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t
     }
 }
 
-/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
-static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, REAL weight,
-                                             REAL *sum) {
-    REAL x[TEGROUP_IMPL_PIECE];
-    int64_t j;
-    tegroup_impl_load_row_FSUF(dtype, row, at, 1, n, x);
-    for (j = 0; j < n; j++) sum[j] += weight * x[j];
-}
-
 /* What the sums of a row begin with: what it holds, or 0. */
 static inline void tegroup_impl_begin_row_FSUF(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
                                                int32_t accumulate, REAL *sum) {
