@@ -79,7 +79,7 @@ test-more-gpu: ## the long rest on this machine's GPU: 2,000 problems of each pa
 	@tests/run.sh sum more-gpu
 
 # Not test_gpu, which has too many problems for it, nor test_cublaslt.
-EMULATED := transposed_gpu quantize_gpu formats_gpu decoded_gpu fp8_gpu fp8_contract_gpu moe_layer_gpu moe_gpu mlp_gpu linear_gpu quantised_layers_gpu quantize_1x128_gpu scales_gpu own_gpu ep_gpu
+EMULATED := transposed_gpu quantize_gpu formats_gpu decoded_gpu fp8_gpu fp8_contract_gpu moe_layer_gpu moe_gpu mlp_gpu linear_gpu quantised_layers_gpu quantize_registers_gpu scales_gpu own_gpu ep_gpu
 test-emulated: ## GPU tests without a GPU: PTX, run by an emulator on the CPU
 	tests/emulator/run.sh $(EMULATED:%=test_%)
 

@@ -39,45 +39,44 @@
  *   [29] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
  *   [30] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [31] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [32] layer/quantize_registers_cuda.h Quantise: BF16 as it lies, in registers
+ *   [32] layer/quantize_registers_cuda.h Quantise: BF16 in registers
  *   [33] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [34] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
  *   [35] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [36] layer/quantize_1x128_cuda.h Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step
- *   [37] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [38] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [39] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [40] cuda/cublaslt_loop.h     cublaslt_loop
- *   [41] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [42] cuda/decode.h            Decoding operands before they are multiplied
- *   [43] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [44] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [45] cuda/portable.h          Portable GEMM: the kernels
- *   [46] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [47] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
- *   [49] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [50] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [51] cuda/hopper.h            Hopper's instructions
- *   [52] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [53] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [54] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [55] cuda/sm90_block.h        Hopper GEMM: a block
- *   [56] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [57] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [58] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [59] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [60] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [61] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [62] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [63] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [64] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [65] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [66] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [67] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [68] gemm/machine_cuda.h      The GPU and the library at hand
- *   [69] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [70] gemm/functor_cuda.h      A product with a functor
+ *   [36] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [37] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [39] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [40] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [41] cuda/decode.h            Decoding operands before they are multiplied
+ *   [42] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [43] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [44] cuda/portable.h          Portable GEMM: the kernels
+ *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [47] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [48] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
+ *   [49] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [50] cuda/hopper.h            Hopper's instructions
+ *   [51] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [52] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [53] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [54] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [55] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [56] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [57] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [58] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [59] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [60] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [61] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [62] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [63] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [64] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [65] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [66] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [67] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [68] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [69] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -5818,6 +5817,48 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #pragma unroll
     for (int i = 0; i < 8; i++) y[i] = pairs ? (i % 2 ? up[i / 2] : gate[i / 2]) : ups ? up[i] : gate[i];
 }
+
+/* What of a gradient is made of eight gates and ups: that of the gates, that of the ups, or both; or, where gates and
+ * ups alternate, that of four pairs. */
+enum { TEGROUP_IMPL_OF_GATES, TEGROUP_IMPL_OF_UPS, TEGROUP_IMPL_OF_BOTH, TEGROUP_IMPL_OF_PAIRS };
+
+/* Eight values that a gated activation makes of BF16, two in a word. gates and ups are eight of each, or, where they
+ * alternate, the first pairs and the others. Of a gradient, PART is made, that of the ups in their place if both are,
+ * and dy are the eight or four gradients of what gates and ups make. Values are those of the kernels of activations,
+ * bit for bit. */
+template <tegroup_activation KIND, bool GRADIENT, int PART>
+static __device__ __forceinline__ uint4 tegroup_impl_gated_eight(float alpha, float limit, float scale, uint4 gates,
+                                                                 uint4 &ups, uint4 dy) {
+    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
+    constexpr int COUNT = GRADIENT && PART == TEGROUP_IMPL_OF_PAIRS ? 4 : 8;
+    float gate[8], up[8], grad[8];
+    if (PART == TEGROUP_IMPL_OF_PAIRS) {
+        const uint32_t word[8] = {gates.x, gates.y, gates.z, gates.w, ups.x, ups.y, ups.z, ups.w};
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            gate[j] = tegroup_impl_low_half(word[j], true), up[j] = tegroup_impl_high_half(word[j], true);
+    } else {
+        vectors::unpack(gates, gate);
+        vectors::unpack(ups, up);
+    }
+    if (!GRADIENT) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
+        return vectors::pack(gate);
+    }
+    vectors::unpack(dy, grad);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
+                                               &up[j]);
+    if (PART == TEGROUP_IMPL_OF_UPS) return vectors::pack(up);
+    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
+    if (PART != TEGROUP_IMPL_OF_PAIRS) return vectors::pack(gate);
+#pragma unroll
+    for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
+    return vectors::pack(gate);
+}
 #endif
 
 /* The magnitude of x as a code of E2M1, in the last bits of a float. Up to 2 a code is twice its value, up to 4 two
@@ -6022,6 +6063,7 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t down_shift, across_shift;  /* logarithms of a work's rows and columns            */
     int32_t plain;                     /* 1: values are those of input, and rows not gathered */
     int32_t usual;                     /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t paired;                    /* 1: a work is a tile of gates and that of their ups */
     int32_t scale_bits;                /* of a stored scale */
     int64_t in_ld;                     /* of input, where no group has one of its own */
     int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on */
@@ -6876,12 +6918,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [32] Quantise: BF16 as it lies, in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [32] Quantise: BF16 in registers (src/layer/quantize_registers_cuda.h) ==== */
 
-/* These kernels make what those of strips and tiles make, of values that are only read: each stays in the registers of
- * its thread from the load to the last store, which takes a third of the instructions. */
+/* These kernels make what those of strips and tiles make, of values that are read or, for blocks of 1x128, that a gated
+ * activation or its gradient makes: each stays in the registers of its thread from the load to the last store, which
+ * takes a third of the instructions. */
 enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
+    TEGROUP_IMPL_GRADIENT_RESIDENT = 2,  /* those that make a gradient, which needs more of them */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
     TEGROUP_IMPL_REGISTERS_ROW =
@@ -6889,11 +6933,31 @@ enum {
     TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* whose tiles of 128 are 65,535: 16 bits count them */
 };
 
-/* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
+/* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
+enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
+
+/* Whether a tensor can be read so: rows at multiples of 16 bytes, of whole pieces. */
+static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
+    return t->dtype == TEGROUP_DTYPE_BF16 && !tegroup_impl_listed(t) && tegroup_impl_aligned(t->data, 16)
+           && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+}
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *in = &call->desc.input;
-    return in->dtype == TEGROUP_DTYPE_BF16 && call->plain && call->vectors && !tegroup_impl_listed(in)
-           && tegroup_impl_aligned(in->data, 16) && in->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
+}
+/* Whether values are made so: of the activations, and for the codes, that training steps have. */
+static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_quantize_desc *desc = &call->desc;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
+#if defined(TEGROUP_NO_BACKWARD)
+    if (gradient) return 0;
+#endif
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
+    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
+    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
+        return 0;
+    return call->vectors && tegroup_impl_in_pieces(&desc->input)
+           && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
+           && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
 /* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
@@ -6903,8 +6967,8 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
     const tegroup_scaling_facts *facts = &call->facts;
     const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
-    if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
-        return 0;
+    if (!tegroup_impl_reads_in_registers(call) && !tegroup_impl_makes_in_registers(call)) return 0;
+    if (call->desc.rule.divide || call->raises || tegroup_impl_listed(out)) return 0;
     if (tegroup_impl_scaled_by_line(facts)
         && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
             || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
@@ -6914,6 +6978,12 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
     if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
     if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
     return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* Whether a gradient's works are tiles of gates and of their ups: where both begin at blocks. */
+static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *call) {
+    return call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && !call->desc.interleaved
+           && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
 }
 
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
@@ -6931,7 +7001,7 @@ TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) 
  * up to eight, of which a piece of all lanes is 256 beside each other. A row that has one scale is shared by as many
  * warps as it takes. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
  * CODE: the codes' type; 0: amax alone is found. */
-template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers {
+template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
     enum { BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
@@ -6985,15 +7055,39 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         return (uint64_t)from + (k & 4 ? steps[2] : 0) + (k & 2 ? steps[1] : 0) + (k & 1 ? steps[0] : 0);
     }
 
+    /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
+    static __device__ __forceinline__ uint4 read(bool wanted, uint64_t from) {
+        uint4 v;
+        asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+            "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
+            : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+            : "l"(from), "r"((int)wanted));
+        return v;
+    }
+    static __device__ __forceinline__ uint4 read_half(bool wanted, uint64_t from) {
+        uint4 v;
+        v.z = v.w = 0;
+        asm("{.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+            "@p ld.global.v2.b32 {%0, %1}, [%2];}\n"
+            : "=&r"(v.x), "=&r"(v.y)
+            : "l"(from), "r"((int)wanted));
+        return v;
+    }
+    /* Whether works are tiles of gates and of their ups. */
+    __device__ __forceinline__ bool paired() const { return FROM == TEGROUP_IMPL_FROM_GRADIENT && call.paired; }
+    /* The columns of a tile, or of a strip. */
+    __device__ __forceinline__ int32_t across() const { return TILE ? (int32_t)EXTENT : 1 << call.across_shift; }
+    __device__ __forceinline__ void find_edge() {
+        edge = shared.part_rows - row0 <= 1 << call.down_shift || shared.cols - col0 <= across();
+    }
     __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
-        row0 = at_row, col0 = at_col;
+        row0 = at_row, col0 = paired() ? at_col / 2 : at_col;
         const int32_t row_of_work =
             TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 >> beside << (3 - in_row);
-        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
         row = row0 + row_of_work;
-        rows = (int32_t)tegroup_impl_min(PIECES, left - row_of_work);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, right);
-        edge = left <= 1 << call.down_shift || right <= 1 << call.across_shift;
+        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
+        cols = (int32_t)tegroup_impl_min(across(), shared.cols - col0);
+        find_edge();
         present = (1 << PIECES) - 1;
         if (edge) {
             present = 0;
@@ -7001,15 +7095,79 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
             for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
         }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
-        /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
+        if (FROM != TEGROUP_IMPL_FROM_INPUT) make();
+        else
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++)
-            asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "
-                "0;\n"
-                "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
-                : "=&r"(x[k].raw[0].x), "=&r"(x[k].raw[0].y), "=&r"(x[k].raw[0].z), "=&r"(x[k].raw[0].w)
-                : "l"(piece_at(from, call.in_steps, k)), "r"((int)there(k)));
+            for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
     }
+#if !defined(TEGROUP_NO_ACTIVATION)
+    /* What an activation makes of the rows of a tile: of a gradient in pairs both tiles, that of ups kept in shared
+     * memory. Where halves do not begin at blocks a tile is of gates, of ups, or of some of each, and what both need is
+     * read again, then from L2. BATCH rows are under way at a time, in a loop that is not unrolled: each kind has its
+     * own, and they would be too much code. */
+    template <tegroup_activation KIND, int PART> __device__ __forceinline__ void make_rows() {
+        constexpr bool GRADIENT = FROM == TEGROUP_IMPL_FROM_GRADIENT, PAIRS = PART == TEGROUP_IMPL_OF_PAIRS;
+        constexpr int BATCH = 2;
+        const tegroup_quantize_desc &desc = call.desc;
+        const int64_t gates = GRADIENT ? shared.cols / 2 : shared.cols, r = of_group(row),
+                      gate = col0 + first - (PART == TEGROUP_IMPL_OF_UPS ? gates : 0);
+        const uint64_t further = PAIRS ? 16 : (uint64_t)gates * BYTES, step = (uint64_t)shared.in.ld * BYTES,
+                       step_dy = (uint64_t)shared.dy.ld * BYTES;
+        uint64_t from =
+                     (uint64_t)shared.in.base
+                     + (uint64_t)(shared.in.first + r * shared.in.ld + (PAIRS && !GRADIENT ? 2 * gate : gate)) * BYTES,
+                 dy = (uint64_t)shared.dy.base
+                      + (uint64_t)(shared.dy.first + r * shared.dy.ld + (PAIRS ? gate / 2 : gate)) * BYTES;
+#pragma unroll 1
+        for (int32_t k = 0; k < PIECES; k += BATCH, from += BATCH * step, dy += BATCH * step_dy) {
+            uint4 gate_of[BATCH], up_of[BATCH], dy_of[BATCH];
+            float scale[BATCH];
+#pragma unroll
+            for (int32_t i = 0; i < BATCH; i++) {
+                const bool here = there(k + i);
+                gate_of[i] = read(here, from + i * step);
+                up_of[i] = PAIRS && GRADIENT ? gate_of[i] : read(here, from + i * step + further);
+                if (GRADIENT) dy_of[i] = PAIRS ? read_half(here, dy + i * step_dy) : read(here, dy + i * step_dy);
+                else dy_of[i] = gate_of[i];
+                scale[i] = here ? tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r + k + i, 0) : 0.0f;
+            }
+#pragma unroll
+            for (int32_t i = 0; i < PIECES - BATCH; i++) x[i] = x[i + BATCH];
+#pragma unroll
+            for (int32_t i = 0; i < BATCH; i++) {
+                x[PIECES - BATCH + i].raw[0] = tegroup_impl_gated_eight<KIND, GRADIENT, PART>(
+                    (float)desc.alpha, (float)desc.limit, scale[i], gate_of[i], up_of[i], dy_of[i]);
+                if (PART == TEGROUP_IMPL_OF_BOTH) kept()[(k + i) * TEGROUP_IMPL_QUANTIZE_THREADS] = up_of[i];
+            }
+        }
+    }
+    /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
+    static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
+    /* Goes on to the tile of ups. */
+    __device__ __forceinline__ void take_ups() {
+        col0 += shared.cols / 2;
+        find_edge();
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = kept()[k * TEGROUP_IMPL_QUANTIZE_THREADS];
+    }
+    template <int PART> __device__ __forceinline__ void make_part() {
+        switch (call.desc.activation) {
+        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: make_rows<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, PART>(); break;
+        case TEGROUP_ACTIVATION_SWIGLU_LIMITED: make_rows<TEGROUP_ACTIVATION_SWIGLU_LIMITED, PART>(); break;
+        default: make_rows<TEGROUP_ACTIVATION_SWIGLU, PART>(); break;
+        }
+    }
+    __device__ __forceinline__ void make() {
+        if (call.desc.interleaved) make_part<TEGROUP_IMPL_OF_PAIRS>();
+        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && call.paired) make_part<TEGROUP_IMPL_OF_BOTH>();
+        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && col0 + first >= shared.cols / 2)
+            make_part<TEGROUP_IMPL_OF_UPS>();
+        else make_part<TEGROUP_IMPL_OF_GATES>();
+    }
+#else
+    __device__ __forceinline__ void make() {}
+    __device__ __forceinline__ void take_ups() {}
+#endif
 
     /* `most` and the magnitudes of all values, two in a word. */
     template <bool SHOWS> __device__ __forceinline__ uint32_t most_of(uint32_t most) const {
@@ -7303,7 +7461,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
      * threads, of a work at the edge. */
     __device__ __forceinline__ void pad(int columnwise) const {
         const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
-        const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
+        const int32_t down = 1 << call.down_shift, across = this->across();
         const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
         const int64_t outer_left = columnwise ? right : left, inner_left = columnwise ? left : right,
                       outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
@@ -7320,14 +7478,16 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     }
 };
 
-template <int LANES, int CODE, bool TILE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
+template <int LANES, int CODE, bool TILE, int FROM>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == TEGROUP_IMPL_FROM_GRADIENT
+                                                                            ? TEGROUP_IMPL_GRADIENT_RESIDENT
+                                                                            : TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared,
-                                                            TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
+    tegroup_impl_quantize_registers<LANES, CODE, TILE, FROM> part(
+        call, shared, TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
@@ -7338,11 +7498,13 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         }
         walk.place(work, &row0, &col0);
         part.load(row0, col0);
-        if (TILE) part.encode_tile(turn);
-        else part.encode_strip(turn);
-        if (!part.edge || tegroup_impl_scaled_as_one(&call.facts)) continue;
-        for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
-            if (part.writes(c)) part.pad(c);
+        for (int tiles = part.paired() ? 2 : 1; tiles > 0; tiles--) {
+            if (TILE) part.encode_tile(turn);
+            else part.encode_strip(turn);
+            for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
+                if (part.edge && !tegroup_impl_scaled_as_one(&call.facts) && part.writes(c)) part.pad(c);
+            if (tiles == 2) part.take_ups();
+        }
     }
     if (part.collects() && walk.part_end > 0) part.pass_columns(true);
 }
@@ -7995,45 +8157,72 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+/* A kernel of values as they lie. */
+template <int LANES, int CODE, bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel() {
+    return tegroup_impl_quantize_registers_kernel<LANES, CODE, TILE, TEGROUP_IMPL_FROM_INPUT>;
+}
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
-    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
-                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+        return tegroup_impl_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>();
+    return call->facts.block_inner == 128 ? tegroup_impl_registers_kernel<16, CODE, TILE>()
+                                          : tegroup_impl_registers_kernel<4, CODE, TILE>();
 }
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
-                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
+        return call->facts.block_inner == 16 ? tegroup_impl_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>()
+                                             : tegroup_impl_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>();
     case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
     default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
     }
 }
 
+#if !defined(TEGROUP_NO_ACTIVATION)
+/* A kernel of what an activation makes, or NULL where values are as they lie. */
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_making_kernel_of(
+    const tegroup_impl_quantize_launch *call) {
+    if (call->desc.activation == TEGROUP_ACTIVATION_UNSET) return NULL;
+#if !defined(TEGROUP_NO_BACKWARD)
+    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+        return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
+                   ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
+                   : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
+#endif
+    return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
+}
+#endif
+
 /* A kernel that quantises in registers, by strips or by tiles. */
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1;
+    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1,
+              gradient = call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_quantize_kernel_type *kernel;
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
         tegroup_impl_cuda_quantize_pieces(call, 0);
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+        call->paired = tegroup_impl_pairs_tiles(call);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+            call, tile, tile + call->paired,
+            gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
-    if (collects)
-        return tegroup_impl_cuda_quantize_launch_kernel(tegroup_impl_registers_kernel_of<false>(call), call, blocks,
-                                                        TEGROUP_IMPL_QUANTIZE_STAGED, stream, error);
-    return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
-                                                               : tegroup_impl_registers_kernel_of<true>(call),
-                                                        blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
-                                    "stream", "the kernel must launch", error);
+    kernel = strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (tegroup_impl_making_kernel_of(call)) kernel = tegroup_impl_making_kernel_of(call);
+#endif
+    if (collects || call->paired)
+        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
+                                                        error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
+        "the kernel must launch", error);
 }
 
 /* Room for amax of columns that have one scale each. */
@@ -8059,7 +8248,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
         return tegroup_impl_cuda_launch_registers(
-            call, call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream, error);
+            call, call->plain && call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream,
+            error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;
@@ -8147,9 +8337,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
 }
 
-/* By the kernels for all formats. */
-static inline tegroup_status tegroup_impl_cuda_quantize_any(const tegroup_quantize_desc *desc,
-                                                            struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
@@ -8184,409 +8373,10 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
 }
 #undef TEGROUP_IMPL_BY_VALUES
-
-/* ==== [36] Quantise: SwiGLU and its gradient to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
-
-/* What tegroup_quantize makes of SwiGLU of BF16, or of its gradient, where its scaling is BLOCK_1X128, gates and ups
- * lying by halves: in one read, each value computed once, and both copies written. The gradient of rows' scales has a
- * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
- * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
-enum {
-    TEGROUP_IMPL_1X128_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
-    TEGROUP_IMPL_1X128_WARPS = TEGROUP_IMPL_1X128_THREADS / 32,
-    TEGROUP_IMPL_1X128_ROWS = 4, /* of a thread */
-    TEGROUP_IMPL_1X128_TILE = 128
-};
-
-typedef struct tegroup_impl_1x128_call {
-    tegroup_quantize_desc desc; /* ld of its matrices spelt out */
-    tegroup_scaling_facts facts;
-    int64_t width; /* columns of gates */
-} tegroup_impl_1x128_call;
-
-/* Whether these kernels do what a call asks for. */
-static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc) {
-    const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
-    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
-    const int64_t width = out->shape.cols / (1 + gradient);
-    int copy;
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved) return 0;
-    if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
-    if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
-    if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
-    if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
-    if (in->dtype != TEGROUP_DTYPE_BF16 || !tegroup_impl_ragged(&out->shape) || tegroup_impl_listed(in)) return 0;
-    if (gradient && tegroup_impl_listed(dy)) return 0;
-    if (width % (gradient ? TEGROUP_IMPL_1X128_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
-    if (!tegroup_impl_aligned(in->data, 16) || (gradient && !tegroup_impl_aligned(dy->data, 16))) return 0;
-    if (gradient && tegroup_impl_ld(dy) % 8 != 0) return 0;
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(out, copy);
-        if (!memory.data != !memory.scales || !tegroup_impl_aligned(memory.data, 16)) return 0;
-        if (memory.data && copy && out->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED) return 0;
-    }
-    return tegroup_impl_ld(out) % 8 == 0;
-}
-
-/* What the threads of a block share. */
-struct tegroup_impl_1x128_group {
-    int64_t first, end; /* its tiles among all */
-    int64_t rows;
-    int64_t row0, in, dy; /* its first row, and elements of input and grad_output */
-    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-};
-struct tegroup_impl_1x128_shared {
-    uint4 turned[TEGROUP_IMPL_1X128_TILE * TEGROUP_IMPL_1X128_TILE / 16];
-    uint4 of_cols[2][TEGROUP_IMPL_1X128_WARPS][TEGROUP_IMPL_1X128_TILE / 8]; /* amax of columns as BF16, by each warp */
-    uint16_t of_rows[2][TEGROUP_IMPL_1X128_TILE];
-    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_1X128_TILE]; /* of rows, and of columns */
-    tegroup_impl_1x128_group group[2];                             /* of the tile at hand and of the next one */
-    int64_t tiles;
-};
-
-/* One warp's way through the groups, 32 at a time. */
-struct tegroup_impl_1x128_walk {
-    const tegroup_impl_1x128_call &call;
-    tegroup_snapshot_view view;
-    int32_t from;               /* the first of the 32 */
-    int64_t tiles;              /* of the groups before them */
-    tegroup_impl_before before; /* what these take in the copies */
-
-    __device__ __forceinline__ explicit tegroup_impl_1x128_walk(const tegroup_impl_1x128_call &c)
-        : call(c), view(tegroup_impl_fitting_view(&c.desc.output)) {
-        begin();
-    }
-    __device__ __forceinline__ void begin() {
-        from = 0;
-        tiles = before.scales[0] = before.scales[1] = before.transposed = 0;
-    }
-    static __device__ __forceinline__ int64_t up_to(int64_t x) {
-        for (int step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, x, step);
-            if ((int)(threadIdx.x % 32) >= step) x += other;
-        }
-        return x;
-    }
-    /* Finds the group of tile t, or with t < 0 passes all of them. */
-    __device__ __forceinline__ void find(int64_t t, tegroup_impl_1x128_group *to) {
-        const tegroup_tensor &out = call.desc.output;
-        const int32_t lane = (int32_t)threadIdx.x % 32, groups = view.header ? out.shape.groups : 0;
-        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_1X128_TILE);
-        for (; from < groups; from += 32) {
-            const int32_t g = from + lane;
-            const tegroup_impl_sides sides =
-                g < groups ? tegroup_impl_group_sides(&out, &view, g) : tegroup_impl_sides_of(0, 0);
-            tegroup_impl_before mine = {{0, 0}, 0}, sum;
-            tegroup_impl_pass_group(&out, &call.facts, sides, &mine);
-            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_1X128_TILE) * across,
-                          end = tiles + up_to(here);
-            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] = before.scales[c] + up_to(mine.scales[c]);
-            sum.transposed = before.transposed + up_to(mine.transposed);
-            const uint32_t later = __ballot_sync(0xffffffffu, t >= 0 && end > t);
-            if (later) {
-                if (lane != __ffs((int)later) - 1) return;
-                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] -= mine.scales[c];
-                sum.transposed -= mine.transposed;
-                const tegroup_impl_block in = tegroup_impl_block_of(&call.desc.input, &view, g);
-                to->first = end - here;
-                to->end = end;
-                to->rows = sides.rows;
-                to->row0 = in.row0;
-                to->in = in.first;
-                to->dy = call.desc.grad_output.dtype == TEGROUP_DTYPE_UNSET
-                             ? 0
-                             : tegroup_impl_block_of(&call.desc.grad_output, &view, g).first;
-                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-                    to->copies[c] = tegroup_impl_copy_of(&out, &call.facts, &view, g, c, &sum);
-                return;
-            }
-            tiles = __shfl_sync(0xffffffffu, end, 31);
-            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-                before.scales[c] = __shfl_sync(0xffffffffu, sum.scales[c], 31);
-            before.transposed = __shfl_sync(0xffffffffu, sum.transposed, 31);
-        }
-    }
-};
-
-/* A thread's part of a tile. READ: of how many values a result is made: 2, a gate and an up, or 3, these and a
- * gradient, of which two results are made, the gradients of the gate and of the up. */
-template <int READ> struct tegroup_impl_1x128_piece {
-    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
-    enum { ROWS = TEGROUP_IMPL_1X128_ROWS, RESULTS = READ == 3 ? 2 : 1, TILE = TEGROUP_IMPL_1X128_TILE };
-    const tegroup_impl_1x128_call &call;
-    tegroup_impl_1x128_shared &shared;
-    int32_t row, col;   /* in the tile */
-    int64_t row0, col0; /* the first ones of the tile that is read, in its group */
-    uint4 read[READ][ROWS], x[RESULTS][ROWS];
-    float scale[ROWS];
-
-    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
-
-    /* Goes to the tile of a number. */
-    __device__ __forceinline__ void go_to(const tegroup_impl_1x128_group &group, int64_t t) {
-        const uint32_t across = (uint32_t)tegroup_impl_ceil_div(call.width, TILE),
-                       in_group = (uint32_t)(t - group.first), down = in_group / across;
-        row0 = (int64_t)down * TILE;
-        col0 = (int64_t)(in_group - down * across) * TILE;
-    }
-    /* What does not exist is 0. */
-    __device__ __forceinline__ void load(const tegroup_impl_1x128_group &group) {
-        const tegroup_tensor &in = call.desc.input, &dy = call.desc.grad_output;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int64_t r = row0 + row + i, c = col0 + col;
-            const bool there = r < group.rows && c < call.width;
-            const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
-            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
-            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
-            if (READ == 3)
-                read[READ - 1][i] =
-                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
-                          : make_uint4(0, 0, 0, 0);
-            scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
-        }
-    }
-    /* The tile that was read becomes that at hand. */
-    __device__ __forceinline__ void make() {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            float gate[8], up[8], grad[8];
-            vectors::unpack(read[0][i], gate);
-            vectors::unpack(read[1][i], up);
-            if (READ == 3) vectors::unpack(read[READ - 1][i], grad);
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                if (READ == 3)
-                    (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
-                                                           scale[i] * grad[j], &gate[j], &up[j]);
-                else
-                    gate[j] =
-                        scale[i] * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
-            }
-            x[0][i] = vectors::pack(gate);
-            if (READ == 3) x[RESULTS - 1][i] = vectors::pack(up);
-        }
-    }
-
-    /* Magnitudes of two values; NaN is the largest, or counts for nothing. */
-    __device__ __forceinline__ uint32_t magnitudes(uint32_t two) const {
-        two &= 0x7fff7fffu;
-        return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
-    }
-    static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
-        for (int step = from; step < to; step *= 2) two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
-        return two;
-    }
-    /* The largest magnitudes of the tile's rows and columns into the tables. */
-    __device__ __forceinline__ void collect() const {
-#pragma unroll
-        for (int k = 0; k < RESULTS; k++) {
-            uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                const uint4 v = x[k][i];
-                const uint32_t word[4] = {magnitudes(v.x), magnitudes(v.y), magnitudes(v.z), magnitudes(v.w)};
-                of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
-#pragma unroll
-                for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
-            }
-#pragma unroll
-            for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
-                const uint32_t two = larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
-                                                            __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
-                                                   1, 16);
-                if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++) of_col[j] = larger_across(of_col[j], 16, 32);
-            if (threadIdx.x % 32 < 16)
-                shared.of_cols[k][threadIdx.x / 32][col / 8] = make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
-        }
-    }
-    /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
-    __device__ __forceinline__ void find_scale(const tegroup_impl_1x128_group &group, int64_t row0,
-                                               int64_t col0) const {
-        const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
-                      k = n / TILE, c = n % TILE;
-        const tegroup_impl_copy &copy = group.copies[columnwise];
-        const int64_t at = columnwise ? k * call.width + col0 + c : row0 + c,
-                      inner = (columnwise ? row0 : k * call.width + col0) / TILE;
-        uint32_t most = shared.of_rows[k][c];
-        if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
-        if (columnwise) most = 0;
-#pragma unroll
-        for (int w = 0; w < TEGROUP_IMPL_1X128_WARPS; w++)
-            if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
-        const tegroup_block_scale block = tegroup_impl_scale_block(
-            &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
-        const bool there = columnwise ? col0 + c < call.width : at < group.rows, stored = at < copy.grid.outer_extent;
-        shared.factor[columnwise][k][c] = block.multiplier;
-        if (columnwise ? there : stored) /* rows are padded */
-            ((uint32_t *)copy.scales)[copy.grid.base + at * copy.grid.outer_stride + inner * copy.grid.inner_stride] =
-                there ? block.bits : 0;
-    }
-    static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
-        return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
-    }
-    __device__ __forceinline__ void encode_rows(const tegroup_impl_1x128_group &group, int64_t row0,
-                                                int64_t col0) const {
-        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
-        char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++, to += copy.at.row_stride)
-#pragma unroll
-            for (int k = 0; k < RESULTS; k++) {
-                const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
-                float y[8];
-                vectors::unpack(x[k][i], y);
-#pragma unroll
-                for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-                if (row0 + row + i < group.rows && col0 + col < call.width)
-                    *(uint2 *)(to + k * call.width) =
-                        make_uint2(four_codes(call.desc.output.dtype, y), four_codes(call.desc.output.dtype, y + 4));
-            }
-    }
-    /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
-     * that neither columns beside each other nor those of one whole column meet in a bank. */
-    __device__ __forceinline__ void turn(const tegroup_impl_1x128_group &group, int64_t row0, int k) const {
-        const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        uint4 v[ROWS]; /* packed, since 8 floats for each would spill registers */
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) v[i] = x[k][i];
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
-            float four[ROWS];
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) { /* no NaN of a factor pads the rows */
-                const uint32_t word = j / 2 == 0 ? v[i].x : j / 2 == 1 ? v[i].y : j / 2 == 2 ? v[i].z : v[i].w;
-                const float y = j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true);
-                four[i] = i < left ? tegroup_impl_product_f32(y, by) : 0.0f;
-            }
-            ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
-                four_codes(call.desc.output.dtype, four);
-        }
-    }
-    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    __device__ __forceinline__ void store_turned(const tegroup_impl_1x128_group &group, int64_t row0, int64_t col0,
-                                                 int k) const {
-        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_COLUMNWISE];
-        char *const to = copy.data + tegroup_impl_element_of(&copy, row0, k * call.width + col0);
-#pragma unroll
-        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_1X128_THREADS; e++) {
-            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_1X128_THREADS, c = at / 8, piece = at % 8;
-            uint4 v = shared.turned[c * 8 + (piece ^ (c / 16))];
-            if (c / 8 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
-            if (col0 + c < call.width && row0 + piece * 16 < copy.at.col_stride)
-                *(uint4 *)(to + c * copy.at.col_stride + piece * 16) = v;
-        }
-    }
-};
-
-template <int READ>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, 1)
-    tegroup_impl_1x128_kernel(const __grid_constant__ tegroup_impl_1x128_call call) {
-    __shared__ tegroup_impl_1x128_shared shared;
-    enum { RESULTS = tegroup_impl_1x128_piece<READ>::RESULTS };
-    tegroup_impl_1x128_piece<READ> piece(call, shared);
-    tegroup_impl_1x128_walk walk(call);
-    int at = 0;                 /* which of the two groups is the tile's */
-    int64_t row0 = 0, col0 = 0; /* of the tile */
-    if (threadIdx.x < 32) {
-        walk.find(-1, NULL);
-        if (threadIdx.x == 0) {
-            shared.tiles = walk.tiles;
-            shared.group[0].end = 0;
-        }
-        walk.begin();
-    }
-    __syncthreads();
-    const int64_t end = shared.tiles;
-    /* Blocks take turns, so that what they read and write at a time lies close together in memory. Before its first
-     * tile a block only reads that. */
-    for (int64_t t = -1, next = blockIdx.x; t < end; t = next, next += gridDim.x) {
-        const tegroup_impl_1x128_group &group = shared.group[at];
-        if (t >= 0) {
-            row0 = piece.row0, col0 = piece.col0;
-            piece.make();
-        }
-        if (next < end) { /* the next tile comes while this one is encoded */
-            if (next >= group.end) {
-                at ^= 1;
-                __syncthreads(); /* the tile before, which may be of the group two before, has been stored */
-                if (threadIdx.x < 32) walk.find(next, &shared.group[at]);
-                __syncthreads();
-            }
-            piece.go_to(shared.group[at], next);
-            piece.load(shared.group[at]);
-        }
-        if (t < 0) continue;
-        piece.collect();
-        __syncthreads();
-        piece.find_scale(group, row0, col0);
-        __syncthreads();
-        if (group.copies[TEGROUP_IMPL_ROWWISE].data) piece.encode_rows(group, row0, col0);
-#pragma unroll
-        for (int k = 0; k < RESULTS; k++) {
-            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) break;
-            if (k > 0) __syncthreads(); /* the result before has been stored */
-            piece.turn(group, row0, k);
-            __syncthreads();
-            piece.store_turned(group, row0, col0, k);
-        }
-    }
-}
-
-template <int READ>
-static inline tegroup_status tegroup_impl_1x128_launch(const tegroup_impl_1x128_call *call, struct CUstream_st *stream,
-                                                       tegroup_error *error) {
-    const tegroup_shape *shape = &call->desc.output.shape;
-    unsigned blocks;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
-        tegroup_impl_mul(tegroup_impl_ceil_div(shape->rows, TEGROUP_IMPL_1X128_TILE) + shape->groups,
-                         tegroup_impl_ceil_div(call->width, TEGROUP_IMPL_1X128_TILE)),
-        1, &blocks, error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks, TEGROUP_IMPL_1X128_THREADS, 0, stream, *call),
-        "stream", "the kernel must launch", error);
-}
-
-#if !defined(TEGROUP_NO_ACTIVATION)
-static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
-                                                              struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_tensor *out = &desc->output;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_1x128_call call;
-    memset(&call, 0, sizeof call);
-    call.desc = *desc;
-    call.desc.input.ld = tegroup_impl_ld(&desc->input);
-    if (gradient) call.desc.grad_output.ld = tegroup_impl_ld(&desc->grad_output);
-    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    call.facts = *tegroup_scaling_info(out->scaling);
-    call.facts.name = NULL; /* of no use to a kernel */
-    call.width = out->shape.cols / (1 + gradient);
-    if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(gradient ? tegroup_impl_1x128_launch<3>(&call, stream, error)
-                              : tegroup_impl_1x128_launch<2>(&call, stream, error));
-#if !defined(TEGROUP_NO_BACKWARD)
-    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
-#endif
-    return TEGROUP_OK;
-}
-#endif
-
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error) {
-#if !defined(TEGROUP_NO_ACTIVATION) /* else no call has one */
-    if (tegroup_impl_quantizes_1x128(desc)) return tegroup_impl_cuda_quantize_1x128(desc, stream, error);
-#endif
-    return tegroup_impl_cuda_quantize_any(desc, stream, error);
-}
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [37] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [36] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -8901,7 +8691,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [38] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [37] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -8977,7 +8767,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [39] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [38] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -9230,7 +9020,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [40] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [39] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -9508,7 +9298,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [41] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [40] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -9817,7 +9607,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [42] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
+/* ==== [41] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -10218,7 +10008,7 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [43] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [42] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -10455,7 +10245,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [44] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [43] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -10573,7 +10363,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [45] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [44] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
  * tegroup_impl_portable_factors. */
@@ -11085,7 +10875,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [46] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [45] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -11145,7 +10935,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [47] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [46] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
  * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
@@ -11533,7 +11323,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 
-/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+/* ==== [47] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
  * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
@@ -11862,7 +11652,7 @@ static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_pl
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 
-/* ==== [49] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+/* ==== [48] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
 
 /* Operands of FP8 with scales of F32 are decoded to BF16, where their codes are exact, before the product
  * (cuda/decode.h) or, as weights of short groups, in its registers (cuda/portable_weights.h), and multiplied as BF16
@@ -12022,7 +11812,7 @@ static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_p
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [50] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [49] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -12297,7 +12087,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [51] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [50] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -12648,7 +12438,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [52] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [51] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -12842,7 +12632,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [53] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [52] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -13206,7 +12996,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [54] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [53] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -13493,7 +13283,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [55] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [54] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -13634,7 +13424,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [56] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [55] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -13689,7 +13479,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [57] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [56] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -13943,7 +13733,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [58] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [57] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -14120,7 +13910,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [59] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [58] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -14561,7 +14351,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [60] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [59] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
@@ -15021,7 +14811,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [61] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [60] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -15579,7 +15369,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [62] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [61] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -15621,7 +15411,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [63] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [62] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -15731,7 +15521,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [64] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [63] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -15851,7 +15641,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [65] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [64] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -16299,7 +16089,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [66] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [65] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -16343,7 +16133,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [67] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [66] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -16540,7 +16330,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [68] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [67] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -16572,7 +16362,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [69] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [68] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -16734,7 +16524,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [70] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [69] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

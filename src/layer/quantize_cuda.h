@@ -121,45 +121,72 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+/* A kernel of values as they lie. */
+template <int LANES, int CODE, bool TILE>
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel() {
+    return tegroup_impl_quantize_registers_kernel<LANES, CODE, TILE, TEGROUP_IMPL_FROM_INPUT>;
+}
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
-    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
-                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+        return tegroup_impl_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>();
+    return call->facts.block_inner == 128 ? tegroup_impl_registers_kernel<16, CODE, TILE>()
+                                          : tegroup_impl_registers_kernel<4, CODE, TILE>();
 }
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
-                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
+        return call->facts.block_inner == 16 ? tegroup_impl_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>()
+                                             : tegroup_impl_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>();
     case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
     default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
     }
 }
 
+#if !defined(TEGROUP_NO_ACTIVATION)
+/* A kernel of what an activation makes, or NULL where values are as they lie. */
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_making_kernel_of(
+    const tegroup_impl_quantize_launch *call) {
+    if (call->desc.activation == TEGROUP_ACTIVATION_UNSET) return NULL;
+#if !defined(TEGROUP_NO_BACKWARD)
+    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+        return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
+                   ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
+                   : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
+#endif
+    return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
+}
+#endif
+
 /* A kernel that quantises in registers, by strips or by tiles. */
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1;
+    const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1,
+              gradient = call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_quantize_kernel_type *kernel;
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
         tegroup_impl_cuda_quantize_pieces(call, 0);
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_cuda_quantize_blocks(call, tile, tile, TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
+        call->paired = tegroup_impl_pairs_tiles(call);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+            call, tile, tile + call->paired,
+            gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
-    if (collects)
-        return tegroup_impl_cuda_quantize_launch_kernel(tegroup_impl_registers_kernel_of<false>(call), call, blocks,
-                                                        TEGROUP_IMPL_QUANTIZE_STAGED, stream, error);
-    return tegroup_impl_cuda_status(tegroup_impl_launch(strips ? tegroup_impl_registers_kernel_of<false>(call)
-                                                               : tegroup_impl_registers_kernel_of<true>(call),
-                                                        blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call),
-                                    "stream", "the kernel must launch", error);
+    kernel = strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (tegroup_impl_making_kernel_of(call)) kernel = tegroup_impl_making_kernel_of(call);
+#endif
+    if (collects || call->paired)
+        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
+                                                        error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
+        "the kernel must launch", error);
 }
 
 /* Room for amax of columns that have one scale each. */
@@ -185,7 +212,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
         return tegroup_impl_cuda_launch_registers(
-            call, call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream, error);
+            call, call->plain && call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream,
+            error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;
@@ -273,9 +301,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
 }
 
-/* By the kernels for all formats. */
-static inline tegroup_status tegroup_impl_cuda_quantize_any(const tegroup_quantize_desc *desc,
-                                                            struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);

@@ -1,10 +1,12 @@
-/* ---- Quantise: BF16 as it lies, in registers ---- */
+/* ---- Quantise: BF16 in registers ---- */
 
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
+#include "core/activation_types.h"
+#include "layer/quantize_types.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
@@ -14,16 +16,19 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
+#include "core/activation_formulas.h"
 #include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
 
-/* These kernels make what those of strips and tiles make, of values that are only read: each stays in the registers of
- * its thread from the load to the last store, which takes a third of the instructions. */
+/* These kernels make what those of strips and tiles make, of values that are read or, for blocks of 1x128, that a gated
+ * activation or its gradient makes: each stays in the registers of its thread from the load to the last store, which
+ * takes a third of the instructions. */
 enum {
     TEGROUP_IMPL_REGISTERS_RESIDENT = 3, /* blocks a multiprocessor, of up to 80 registers a thread */
+    TEGROUP_IMPL_GRADIENT_RESIDENT = 2,  /* those that make a gradient, which needs more of them */
     TEGROUP_IMPL_REGISTERS_PIECES = 8,   /* of a thread, eight values each */
     TEGROUP_IMPL_REGISTERS_ALL = 32,     /* LANES where a scale is of all values of a tile, of a row, or of a group */
     TEGROUP_IMPL_REGISTERS_ROW =
@@ -31,11 +36,31 @@ enum {
     TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* whose tiles of 128 are 65,535: 16 bits count them */
 };
 
-/* Whether the values of a call can be read so: rows at multiples of 16 bytes, of whole pieces. */
+/* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
+enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
+
+/* Whether a tensor can be read so: rows at multiples of 16 bytes, of whole pieces. */
+static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
+    return t->dtype == TEGROUP_DTYPE_BF16 && !tegroup_impl_listed(t) && tegroup_impl_aligned(t->data, 16)
+           && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+}
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *in = &call->desc.input;
-    return in->dtype == TEGROUP_DTYPE_BF16 && call->plain && call->vectors && !tegroup_impl_listed(in)
-           && tegroup_impl_aligned(in->data, 16) && in->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
+}
+/* Whether values are made so: of the activations, and for the codes, that training steps have. */
+static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_quantize_desc *desc = &call->desc;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
+#if defined(TEGROUP_NO_BACKWARD)
+    if (gradient) return 0;
+#endif
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
+    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
+    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
+        return 0;
+    return call->vectors && tegroup_impl_in_pieces(&desc->input)
+           && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
+           && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
 /* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
@@ -45,8 +70,8 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
     const tegroup_scaling_facts *facts = &call->facts;
     const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
               rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
-    if (!tegroup_impl_reads_in_registers(call) || call->desc.rule.divide || call->raises || tegroup_impl_listed(out))
-        return 0;
+    if (!tegroup_impl_reads_in_registers(call) && !tegroup_impl_makes_in_registers(call)) return 0;
+    if (call->desc.rule.divide || call->raises || tegroup_impl_listed(out)) return 0;
     if (tegroup_impl_scaled_by_line(facts)
         && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
             || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
@@ -56,6 +81,12 @@ static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantiz
     if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
     if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
     return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* Whether a gradient's works are tiles of gates and of their ups: where both begin at blocks. */
+static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *call) {
+    return call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && !call->desc.interleaved
+           && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
 }
 
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
@@ -73,7 +104,7 @@ TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) 
  * up to eight, of which a piece of all lanes is 256 beside each other. A row that has one scale is shared by as many
  * warps as it takes. LANES beside each other have a block of each piece, and share out the blocks' scales among them.
  * CODE: the codes' type; 0: amax alone is found. */
-template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers {
+template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> struct tegroup_impl_quantize_registers {
     typedef tegroup_impl_eight<TEGROUP_DTYPE_BF16> eight;
     enum { PIECES = TEGROUP_IMPL_REGISTERS_PIECES, BYTES = 2, EXTENT = TEGROUP_IMPL_QUANTIZE_TILE };
     enum { BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
@@ -127,15 +158,39 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
         return (uint64_t)from + (k & 4 ? steps[2] : 0) + (k & 2 ? steps[1] : 0) + (k & 1 ? steps[0] : 0);
     }
 
+    /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
+    static __device__ __forceinline__ uint4 read(bool wanted, uint64_t from) {
+        uint4 v;
+        asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+            "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
+            : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+            : "l"(from), "r"((int)wanted));
+        return v;
+    }
+    static __device__ __forceinline__ uint4 read_half(bool wanted, uint64_t from) {
+        uint4 v;
+        v.z = v.w = 0;
+        asm("{.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+            "@p ld.global.v2.b32 {%0, %1}, [%2];}\n"
+            : "=&r"(v.x), "=&r"(v.y)
+            : "l"(from), "r"((int)wanted));
+        return v;
+    }
+    /* Whether works are tiles of gates and of their ups. */
+    __device__ __forceinline__ bool paired() const { return FROM == TEGROUP_IMPL_FROM_GRADIENT && call.paired; }
+    /* The columns of a tile, or of a strip. */
+    __device__ __forceinline__ int32_t across() const { return TILE ? (int32_t)EXTENT : 1 << call.across_shift; }
+    __device__ __forceinline__ void find_edge() {
+        edge = shared.part_rows - row0 <= 1 << call.down_shift || shared.cols - col0 <= across();
+    }
     __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
-        row0 = at_row, col0 = at_col;
+        row0 = at_row, col0 = paired() ? at_col / 2 : at_col;
         const int32_t row_of_work =
             TILE ? (int32_t)threadIdx.x / 16 * 8 : (int32_t)threadIdx.x / 32 >> beside << (3 - in_row);
-        const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
         row = row0 + row_of_work;
-        rows = (int32_t)tegroup_impl_min(PIECES, left - row_of_work);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, right);
-        edge = left <= 1 << call.down_shift || right <= 1 << call.across_shift;
+        rows = (int32_t)tegroup_impl_min(PIECES, shared.part_rows - row);
+        cols = (int32_t)tegroup_impl_min(across(), shared.cols - col0);
+        find_edge();
         present = (1 << PIECES) - 1;
         if (edge) {
             present = 0;
@@ -143,15 +198,79 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
             for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
         }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
-        /* Values or zeros, without a branch. The compiler cannot see that an address is one of global memory. */
+        if (FROM != TEGROUP_IMPL_FROM_INPUT) make();
+        else
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++)
-            asm("{.reg .pred p;\nsetp.ne.b32 p, %5, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, "
-                "0;\n"
-                "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}\n"
-                : "=&r"(x[k].raw[0].x), "=&r"(x[k].raw[0].y), "=&r"(x[k].raw[0].z), "=&r"(x[k].raw[0].w)
-                : "l"(piece_at(from, call.in_steps, k)), "r"((int)there(k)));
+            for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
     }
+#if !defined(TEGROUP_NO_ACTIVATION)
+    /* What an activation makes of the rows of a tile: of a gradient in pairs both tiles, that of ups kept in shared
+     * memory. Where halves do not begin at blocks a tile is of gates, of ups, or of some of each, and what both need is
+     * read again, then from L2. BATCH rows are under way at a time, in a loop that is not unrolled: each kind has its
+     * own, and they would be too much code. */
+    template <tegroup_activation KIND, int PART> __device__ __forceinline__ void make_rows() {
+        constexpr bool GRADIENT = FROM == TEGROUP_IMPL_FROM_GRADIENT, PAIRS = PART == TEGROUP_IMPL_OF_PAIRS;
+        constexpr int BATCH = 2;
+        const tegroup_quantize_desc &desc = call.desc;
+        const int64_t gates = GRADIENT ? shared.cols / 2 : shared.cols, r = of_group(row),
+                      gate = col0 + first - (PART == TEGROUP_IMPL_OF_UPS ? gates : 0);
+        const uint64_t further = PAIRS ? 16 : (uint64_t)gates * BYTES, step = (uint64_t)shared.in.ld * BYTES,
+                       step_dy = (uint64_t)shared.dy.ld * BYTES;
+        uint64_t from =
+                     (uint64_t)shared.in.base
+                     + (uint64_t)(shared.in.first + r * shared.in.ld + (PAIRS && !GRADIENT ? 2 * gate : gate)) * BYTES,
+                 dy = (uint64_t)shared.dy.base
+                      + (uint64_t)(shared.dy.first + r * shared.dy.ld + (PAIRS ? gate / 2 : gate)) * BYTES;
+#pragma unroll 1
+        for (int32_t k = 0; k < PIECES; k += BATCH, from += BATCH * step, dy += BATCH * step_dy) {
+            uint4 gate_of[BATCH], up_of[BATCH], dy_of[BATCH];
+            float scale[BATCH];
+#pragma unroll
+            for (int32_t i = 0; i < BATCH; i++) {
+                const bool here = there(k + i);
+                gate_of[i] = read(here, from + i * step);
+                up_of[i] = PAIRS && GRADIENT ? gate_of[i] : read(here, from + i * step + further);
+                if (GRADIENT) dy_of[i] = PAIRS ? read_half(here, dy + i * step_dy) : read(here, dy + i * step_dy);
+                else dy_of[i] = gate_of[i];
+                scale[i] = here ? tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r + k + i, 0) : 0.0f;
+            }
+#pragma unroll
+            for (int32_t i = 0; i < PIECES - BATCH; i++) x[i] = x[i + BATCH];
+#pragma unroll
+            for (int32_t i = 0; i < BATCH; i++) {
+                x[PIECES - BATCH + i].raw[0] = tegroup_impl_gated_eight<KIND, GRADIENT, PART>(
+                    (float)desc.alpha, (float)desc.limit, scale[i], gate_of[i], up_of[i], dy_of[i]);
+                if (PART == TEGROUP_IMPL_OF_BOTH) kept()[(k + i) * TEGROUP_IMPL_QUANTIZE_THREADS] = up_of[i];
+            }
+        }
+    }
+    /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
+    static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
+    /* Goes on to the tile of ups. */
+    __device__ __forceinline__ void take_ups() {
+        col0 += shared.cols / 2;
+        find_edge();
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = kept()[k * TEGROUP_IMPL_QUANTIZE_THREADS];
+    }
+    template <int PART> __device__ __forceinline__ void make_part() {
+        switch (call.desc.activation) {
+        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: make_rows<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, PART>(); break;
+        case TEGROUP_ACTIVATION_SWIGLU_LIMITED: make_rows<TEGROUP_ACTIVATION_SWIGLU_LIMITED, PART>(); break;
+        default: make_rows<TEGROUP_ACTIVATION_SWIGLU, PART>(); break;
+        }
+    }
+    __device__ __forceinline__ void make() {
+        if (call.desc.interleaved) make_part<TEGROUP_IMPL_OF_PAIRS>();
+        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && call.paired) make_part<TEGROUP_IMPL_OF_BOTH>();
+        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && col0 + first >= shared.cols / 2)
+            make_part<TEGROUP_IMPL_OF_UPS>();
+        else make_part<TEGROUP_IMPL_OF_GATES>();
+    }
+#else
+    __device__ __forceinline__ void make() {}
+    __device__ __forceinline__ void take_ups() {}
+#endif
 
     /* `most` and the magnitudes of all values, two in a word. */
     template <bool SHOWS> __device__ __forceinline__ uint32_t most_of(uint32_t most) const {
@@ -445,7 +564,7 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
      * threads, of a work at the edge. */
     __device__ __forceinline__ void pad(int columnwise) const {
         const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
-        const int32_t down = 1 << call.down_shift, across = 1 << call.across_shift;
+        const int32_t down = 1 << call.down_shift, across = this->across();
         const int64_t left = shared.part_rows - row0, right = shared.cols - col0;
         const int64_t outer_left = columnwise ? right : left, inner_left = columnwise ? left : right,
                       outer_most = columnwise ? across : down, inner_most = columnwise ? down : across,
@@ -462,14 +581,16 @@ template <int LANES, int CODE, bool TILE> struct tegroup_impl_quantize_registers
     }
 };
 
-template <int LANES, int CODE, bool TILE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
+template <int LANES, int CODE, bool TILE, int FROM>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == TEGROUP_IMPL_FROM_GRADIENT
+                                                                            ? TEGROUP_IMPL_GRADIENT_RESIDENT
+                                                                            : TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_registers<LANES, CODE, TILE> part(call, shared,
-                                                            TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
+    tegroup_impl_quantize_registers<LANES, CODE, TILE, FROM> part(
+        call, shared, TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
     tegroup_impl_quantize_store_groups(call, walk);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
@@ -480,11 +601,13 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         }
         walk.place(work, &row0, &col0);
         part.load(row0, col0);
-        if (TILE) part.encode_tile(turn);
-        else part.encode_strip(turn);
-        if (!part.edge || tegroup_impl_scaled_as_one(&call.facts)) continue;
-        for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
-            if (part.writes(c)) part.pad(c);
+        for (int tiles = part.paired() ? 2 : 1; tiles > 0; tiles--) {
+            if (TILE) part.encode_tile(turn);
+            else part.encode_strip(turn);
+            for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
+                if (part.edge && !tegroup_impl_scaled_as_one(&call.facts) && part.writes(c)) part.pad(c);
+            if (tiles == 2) part.take_ups();
+        }
     }
     if (part.collects() && walk.part_end > 0) part.pass_columns(true);
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
@@ -110,6 +111,48 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #undef TEGROUP_IMPL_LOOP
 #pragma unroll
     for (int i = 0; i < 8; i++) y[i] = pairs ? (i % 2 ? up[i / 2] : gate[i / 2]) : ups ? up[i] : gate[i];
+}
+
+/* What of a gradient is made of eight gates and ups: that of the gates, that of the ups, or both; or, where gates and
+ * ups alternate, that of four pairs. */
+enum { TEGROUP_IMPL_OF_GATES, TEGROUP_IMPL_OF_UPS, TEGROUP_IMPL_OF_BOTH, TEGROUP_IMPL_OF_PAIRS };
+
+/* Eight values that a gated activation makes of BF16, two in a word. gates and ups are eight of each, or, where they
+ * alternate, the first pairs and the others. Of a gradient, PART is made, that of the ups in their place if both are,
+ * and dy are the eight or four gradients of what gates and ups make. Values are those of the kernels of activations,
+ * bit for bit. */
+template <tegroup_activation KIND, bool GRADIENT, int PART>
+static __device__ __forceinline__ uint4 tegroup_impl_gated_eight(float alpha, float limit, float scale, uint4 gates,
+                                                                 uint4 &ups, uint4 dy) {
+    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
+    constexpr int COUNT = GRADIENT && PART == TEGROUP_IMPL_OF_PAIRS ? 4 : 8;
+    float gate[8], up[8], grad[8];
+    if (PART == TEGROUP_IMPL_OF_PAIRS) {
+        const uint32_t word[8] = {gates.x, gates.y, gates.z, gates.w, ups.x, ups.y, ups.z, ups.w};
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            gate[j] = tegroup_impl_low_half(word[j], true), up[j] = tegroup_impl_high_half(word[j], true);
+    } else {
+        vectors::unpack(gates, gate);
+        vectors::unpack(ups, up);
+    }
+    if (!GRADIENT) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
+        return vectors::pack(gate);
+    }
+    vectors::unpack(dy, grad);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
+                                               &up[j]);
+    if (PART == TEGROUP_IMPL_OF_UPS) return vectors::pack(up);
+    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
+    if (PART != TEGROUP_IMPL_OF_PAIRS) return vectors::pack(gate);
+#pragma unroll
+    for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
+    return vectors::pack(gate);
 }
 #endif
 

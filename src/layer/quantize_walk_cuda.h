@@ -48,6 +48,7 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t down_shift, across_shift;  /* logarithms of a work's rows and columns            */
     int32_t plain;                     /* 1: values are those of input, and rows not gathered */
     int32_t usual;                     /* 1: the rule is tegroup_impl_usual_rule             */
+    int32_t paired;                    /* 1: a work is a tile of gates and that of their ups */
     int32_t scale_bits;                /* of a stored scale */
     int64_t in_ld;                     /* of input, where no group has one of its own */
     int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on */

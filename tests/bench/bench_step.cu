@@ -6,10 +6,10 @@
  * has weight gradients of BF16: rows are quantised rowwise, and wgrad reads them as they were (TEGROUP_COLUMNWISE_BF16). In BF16
  * activations are in epilogues where AUTO has them.
  *
- * Arguments: a layer's name for that one alone; accumulate: main_grad is added to; e5m2: gradients are of that type; nodes: each
- * launch by itself, as a captured step has them. Calls take turns in random order, 256 MB are written before each, medians of
- * ROUNDS. Results are held against those of BF16: the larger distance, relative to the size, is the last column, and must be
- * below 0.1. Operands are random normal numbers. */
+ * Arguments: a layer's name for that one alone; clamped or limited: SwiGLU of that kind; pairs: gates and ups alternate;
+ * accumulate: main_grad is added to; e5m2: gradients are of that type; nodes: each launch by itself, as a captured step has them.
+ * Calls take turns in random order, 256 MB are written before each, medians of ROUNDS. Results are held against those of BF16: the
+ * larger distance, relative to the size, is the last column, and must be below 0.1. Operands are random normal numbers. */
 #include <math.h>
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
@@ -122,12 +122,16 @@ static void print_nodes(contestant &of, const char *name) {
 }
 
 int main(int count_of_arguments, char **arguments) {
-    int accumulate = 0, e5m2 = 0, nodes = 0;
+    int accumulate = 0, e5m2 = 0, nodes = 0, pairs = 0;
+    tegroup_activation activation = TEGROUP_ACTIVATION_SWIGLU;
     const char *only = NULL;
     for (int i = 1; i < count_of_arguments; i++) {
         accumulate |= strcmp(arguments[i], "accumulate") == 0;
         e5m2 |= strcmp(arguments[i], "e5m2") == 0;
         nodes |= strcmp(arguments[i], "nodes") == 0;
+        pairs |= strcmp(arguments[i], "pairs") == 0;
+        if (strcmp(arguments[i], "clamped") == 0) activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+        if (strcmp(arguments[i], "limited") == 0) activation = TEGROUP_ACTIVATION_SWIGLU_LIMITED;
         for (const layer &l : layers) only = strcmp(arguments[i], l.name) == 0 ? l.name : only;
     }
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32, e4m3 = TEGROUP_DTYPE_F8E4M3, gradient = e5m2 ? TEGROUP_DTYPE_F8E5M2 : e4m3;
@@ -172,7 +176,8 @@ int main(int count_of_arguments, char **arguments) {
                 c.quantises = kind != IN_BF16;
                 m.struct_size = sizeof m;
                 m.space = TEGROUP_SPACE_DEVICE;
-                m.activation = TEGROUP_ACTIVATION_SWIGLU;
+                m.activation = activation;
+                m.interleaved = pairs;
                 m.row_scale = row_scale;
                 m.row_scale_dtype = f32;
                 m.accumulate = accumulate;

@@ -1,7 +1,6 @@
-/* What tegroup_quantize makes of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own: bit for bit what
- * the kernel for all formats makes of values that their own call has computed before. All copies, both types, rules with
- * and without NaN, groups of any size, and nothing else written. Likewise what it makes of values in registers, bit for
- * bit what the CPU makes of them. */
+/* What tegroup_quantize makes in registers. Of gated activations and their gradients in blocks of 1x128: bit for bit what is made of
+ * values that their own call has computed before; all copies, both types, rules with and without NaN, groups of any size, and nothing
+ * else written. Of values as they lie: bit for bit what the CPU makes of them. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_SM90
@@ -72,7 +71,13 @@ static void copies_free(copies *c) {
     for (int i = 0; i < 4; i++) room_free(at[i]);
 }
 
-static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset, tegroup_dtype dtype, tegroup_copies wanted, int odd) {
+/* The activations of such kernels; the others go by the kernel for all formats. */
+static int made_in_registers(tegroup_activation kind) {
+    return kind == TEGROUP_ACTIVATION_SWIGLU || kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+}
+
+static int one(rng *r, tegroup_activation kind, int interleaved, int64_t width, int gradient, tegroup_scale_preset preset, tegroup_dtype dtype, tegroup_copies wanted,
+               int odd) {
     const int64_t cols = gradient ? 2 * width : width;
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
     void *sizes = room(sizeof counts, 0);
@@ -94,7 +99,12 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     q.struct_size = sizeof q;
     q.space = TEGROUP_SPACE_DEVICE;
     q.input = tegroup_tensor_of(rows, 2 * width, bf16, x);
-    q.activation = TEGROUP_ACTIVATION_SWIGLU;
+    q.activation = kind;
+    q.interleaved = interleaved;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED || kind == TEGROUP_ACTIVATION_SITU_GLU) {
+        q.alpha = odd ? 0 : 1.25; /* 0: the kind's own */
+        q.limit = odd ? 0 : 2.5;
+    }
     if (odd) q.row_scale = tegroup_matrix_of(row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
     if (gradient) q.grad_output = tegroup_tensor_of(rows, width, bf16, dy);
     q.rule = tegroup_scale_rule_of(preset);
@@ -104,7 +114,10 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     memset(&forward, 0, sizeof forward);
     forward.struct_size = sizeof forward;
     forward.space = TEGROUP_SPACE_DEVICE;
-    forward.activation = TEGROUP_ACTIVATION_SWIGLU;
+    forward.activation = q.activation;
+    forward.interleaved = q.interleaved;
+    forward.alpha = q.alpha;
+    forward.limit = q.limit;
     forward.snapshot = snapshot;
     forward.input = tegroup_matrix_of(x, ROWS, 2 * width, bf16);
     forward.output = tegroup_matrix_of(between, ROWS, width, bf16);
@@ -113,7 +126,10 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     memset(&backward, 0, sizeof backward);
     backward.struct_size = sizeof backward;
     backward.space = TEGROUP_SPACE_DEVICE;
-    backward.activation = TEGROUP_ACTIVATION_SWIGLU;
+    backward.activation = q.activation;
+    backward.interleaved = q.interleaved;
+    backward.alpha = q.alpha;
+    backward.limit = q.limit;
     backward.snapshot = snapshot;
     backward.input = forward.input;
     backward.grad_output = tegroup_matrix_of(dy, ROWS, width, bf16);
@@ -121,26 +137,31 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     backward.row_scale = q.row_scale;
     plain = q;
     plain.activation = TEGROUP_ACTIVATION_UNSET;
+    plain.interleaved = 0;
+    plain.alpha = plain.limit = 0;
     memset(&plain.row_scale, 0, sizeof plain.row_scale);
     memset(&plain.grad_output, 0, sizeof plain.grad_output);
     plain.input = tegroup_tensor_of(rows, cols, bf16, between);
     plain.output = apart.t;
-    int right = tegroup_impl_quantizes_1x128(&q) && !tegroup_impl_quantizes_1x128(&plain);
+    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q.output);
+    call.desc = q, call.copies = wanted;
+    call.vectors = tegroup_impl_cuda_in_vectors(&q.input) && tegroup_impl_cuda_in_vectors(&q.grad_output);
+    int right = tegroup_impl_quantizes_in_registers(&call) == (made_in_registers(kind) && (gradient || dtype == TEGROUP_DTYPE_F8E4M3));
     right &= tegroup_quantize(&q, NULL, &error) == TEGROUP_OK;
     right &= (gradient ? tegroup_activation_backward(&backward, NULL, &error) : tegroup_activation_forward(&forward, NULL, &error)) == TEGROUP_OK;
     right &= tegroup_quantize(&plain, NULL, &error) == TEGROUP_OK;
     MUST(cudaDeviceSynchronize());
     const int64_t other = copies_differ(&made, &apart);
     if (!right || other > 0)
-        fprintf(stderr, "width %ld gradient %d preset %d type %d copies %d odd %d: %ld bytes differ %s %s\n", (long)width, gradient, (int)preset, (int)dtype, (int)wanted, odd, (long)other,
-                error.field ? error.field : "", error.rule ? error.rule : "");
+        fprintf(stderr, "kind %d interleaved %d width %ld gradient %d preset %d type %d copies %d odd %d: %ld bytes differ %s %s\n", (int)kind, interleaved, (long)width, gradient, (int)preset,
+                (int)dtype, (int)wanted, odd, (long)other, error.field ? error.field : "", error.rule ? error.rule : "");
     copies_free(&made), copies_free(&apart);
     void *const used[] = {sizes, snapshot, x, dy, between, row_scale};
     for (int i = 0; i < 6; i++) room_free(used[i]);
     return right && other == 0;
 }
 
-TEST(quantize_1x128_gpu, bits_of_the_calls_apart) {
+TEST(quantize_registers_gpu, bits_of_the_calls_apart) {
     static const int64_t widths[] = {8, 128, 136, 384, 640};
     static const tegroup_scale_preset presets[] = {TEGROUP_SCALE_TE_BLOCK, TEGROUP_SCALE_TE_BLOCK_F32, TEGROUP_SCALE_DEEPGEMM};
     static const tegroup_copies wanted[] = {TEGROUP_COPIES_BOTH, TEGROUP_COPIES_ROWWISE, TEGROUP_COPIES_COLUMNWISE};
@@ -152,15 +173,31 @@ TEST(quantize_1x128_gpu, bits_of_the_calls_apart) {
             for (int p = 0; p < 3; p++)
                 for (int c = 0; c < 3; c++)
                     for (int odd = 0; odd < 2; odd++) {
-                        if (gradient && widths[w] % 128 != 0) continue;
-                        ASSERT_TRUE(one(&r, widths[w], gradient, presets[p], (p + c + odd) % 2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, wanted[c], odd));
+                        ASSERT_TRUE(one(&r, TEGROUP_ACTIVATION_SWIGLU, 0, widths[w], gradient, presets[p], (p + c + odd) % 2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, wanted[c], odd));
                         ran++;
                     }
     printf("%d calls\n", ran);
 }
 
+/* Every gated kind, by halves and alternating, of widths whose halves begin at blocks and of others. */
+TEST(quantize_registers_gpu, bits_of_every_kind) {
+    static const int64_t widths[] = {8, 72, 128, 192, 320};
+    static const tegroup_copies wanted[] = {TEGROUP_COPIES_BOTH, TEGROUP_COPIES_ROWWISE, TEGROUP_COPIES_COLUMNWISE};
+    rng r = rng_seed(13);
+    int devices = 0, ran = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+    for (int kind = TEGROUP_ACTIVATION_SWIGLU; kind <= TEGROUP_ACTIVATION_SITU_GLU; kind++)
+        for (int w = 0; w < 5; w++)
+            for (int gradient = 0; gradient < 2; gradient++)
+                for (int interleaved = 0; interleaved < 2; interleaved++)
+                    for (int odd = 0; odd < 2; odd++, ran++)
+                        ASSERT_TRUE(one(&r, (tegroup_activation)kind, interleaved, widths[w], gradient, TEGROUP_SCALE_TE_BLOCK, odd ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3,
+                                        wanted[ran % 3], odd));
+    printf("%d calls\n", ran);
+}
+
 /* A NaN that shows is its block's amax. */
-TEST(quantize_1x128_gpu, nan_that_shows) {
+TEST(quantize_registers_gpu, nan_that_shows) {
     rng r = rng_seed(12);
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
@@ -168,7 +205,7 @@ TEST(quantize_1x128_gpu, nan_that_shows) {
         for (int preset = TEGROUP_SCALE_TE_CURRENT; preset < TEGROUP_SCALE_PRESET_COUNT; preset++) {
             const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
             if (!rule.nan_shows || rule.divide || rule.method == TEGROUP_SCALE_TWO_LEVEL || rule.method == TEGROUP_SCALE_GIVEN) continue;
-            ASSERT_TRUE(one(&r, 256, gradient, (tegroup_scale_preset)preset, TEGROUP_DTYPE_F8E4M3, TEGROUP_COPIES_BOTH, 1));
+            ASSERT_TRUE(one(&r, TEGROUP_ACTIVATION_SWIGLU, 0, 256, gradient, (tegroup_scale_preset)preset, TEGROUP_DTYPE_F8E4M3, TEGROUP_COPIES_BOTH, 1));
         }
 }
 
@@ -312,7 +349,7 @@ static void all_in_registers(tegroup_scaling scaling, tegroup_dtype first, tegro
 }
 
 /* The last tile of ROW's columns is found by a count of 16 bits. */
-TEST(quantize_1x128_gpu, rows_that_are_counted) {
+TEST(quantize_registers_gpu, rows_that_are_counted) {
     for (int more = 0; more < 2; more++) {
         const tegroup_tensor in = tegroup_tensor_uniform(1, 65535 * 128 + more, 128, TEGROUP_DTYPE_BF16, NULL);
         tegroup_tensor out = in;
@@ -327,7 +364,7 @@ TEST(quantize_1x128_gpu, rows_that_are_counted) {
 }
 
 #define IN_REGISTERS(name, scaling, first, second, least)                                                              \
-    TEST(quantize_1x128_gpu, in_registers_##name) {                                                                    \
+    TEST(quantize_registers_gpu, in_registers_##name) {                                                                    \
         all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
     }
 IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
@@ -353,7 +390,7 @@ static __global__ void e2m1_wrong(uint64_t step, unsigned long long *wrong) {
     }
 }
 
-TEST(quantize_1x128_gpu, e2m1_of_every_float) {
+TEST(quantize_registers_gpu, e2m1_of_every_float) {
     unsigned long long *wrong, found;
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
