@@ -5841,23 +5841,18 @@ static __device__ __forceinline__ uint4 tegroup_impl_gated_eight(float alpha, fl
         vectors::unpack(gates, gate);
         vectors::unpack(ups, up);
     }
-    if (!GRADIENT) {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
-        return vectors::pack(gate);
-    }
-    vectors::unpack(dy, grad);
+    if (GRADIENT) vectors::unpack(dy, grad);
 #pragma unroll
     for (int j = 0; j < COUNT; j++)
-        (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
-                                               &up[j]);
-    if (PART == TEGROUP_IMPL_OF_UPS) return vectors::pack(up);
-    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
-    if (PART != TEGROUP_IMPL_OF_PAIRS) return vectors::pack(gate);
+        if (GRADIENT)
+            (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
+                                                   &up[j]);
+        else gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
+    if (GRADIENT && PART == TEGROUP_IMPL_OF_PAIRS)
 #pragma unroll
-    for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
-    return vectors::pack(gate);
+        for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
+    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
+    return vectors::pack(PART == TEGROUP_IMPL_OF_UPS ? up : gate);
 }
 #endif
 
@@ -6935,6 +6930,7 @@ enum {
 
 /* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
 enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
+template <int FROM> struct tegroup_impl_values_from {}; /* so that no kernel compiles another one's way */
 
 /* Whether a tensor can be read so: rows at multiples of 16 bytes, of whole pieces. */
 static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
@@ -7094,11 +7090,21 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
 #pragma unroll
             for (int32_t k = 0; k < PIECES; k++) present |= (uint32_t)(down(k) < rows && at(k) + first < cols) << k;
         }
+        fill(tegroup_impl_values_from<FROM>());
+    }
+    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
-        if (FROM != TEGROUP_IMPL_FROM_INPUT) make();
-        else
 #pragma unroll
-            for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+    }
+    /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
+    static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
+    /* Goes on to the tile of ups. */
+    __device__ __forceinline__ void take_ups() {
+        col0 += shared.cols / 2;
+        find_edge();
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = kept()[k * TEGROUP_IMPL_QUANTIZE_THREADS];
     }
 #if !defined(TEGROUP_NO_ACTIVATION)
     /* What an activation makes of the rows of a tile: of a gradient in pairs both tiles, that of ups kept in shared
@@ -7111,13 +7117,11 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         const tegroup_quantize_desc &desc = call.desc;
         const int64_t gates = GRADIENT ? shared.cols / 2 : shared.cols, r = of_group(row),
                       gate = col0 + first - (PART == TEGROUP_IMPL_OF_UPS ? gates : 0);
+        const int64_t in_col = PAIRS && !GRADIENT ? 2 * gate : gate, dy_col = PAIRS ? gate / 2 : gate;
         const uint64_t further = PAIRS ? 16 : (uint64_t)gates * BYTES, step = (uint64_t)shared.in.ld * BYTES,
                        step_dy = (uint64_t)shared.dy.ld * BYTES;
-        uint64_t from =
-                     (uint64_t)shared.in.base
-                     + (uint64_t)(shared.in.first + r * shared.in.ld + (PAIRS && !GRADIENT ? 2 * gate : gate)) * BYTES,
-                 dy = (uint64_t)shared.dy.base
-                      + (uint64_t)(shared.dy.first + r * shared.dy.ld + (PAIRS ? gate / 2 : gate)) * BYTES;
+        uint64_t from = (uint64_t)(shared.in.base + (shared.in.first + r * shared.in.ld + in_col) * BYTES),
+                 dy = (uint64_t)(shared.dy.base + (shared.dy.first + r * shared.dy.ld + dy_col) * BYTES);
 #pragma unroll 1
         for (int32_t k = 0; k < PIECES; k += BATCH, from += BATCH * step, dy += BATCH * step_dy) {
             uint4 gate_of[BATCH], up_of[BATCH], dy_of[BATCH];
@@ -7141,15 +7145,6 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
             }
         }
     }
-    /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
-    static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
-    /* Goes on to the tile of ups. */
-    __device__ __forceinline__ void take_ups() {
-        col0 += shared.cols / 2;
-        find_edge();
-#pragma unroll
-        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = kept()[k * TEGROUP_IMPL_QUANTIZE_THREADS];
-    }
     template <int PART> __device__ __forceinline__ void make_part() {
         switch (call.desc.activation) {
         case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: make_rows<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, PART>(); break;
@@ -7157,16 +7152,14 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         default: make_rows<TEGROUP_ACTIVATION_SWIGLU, PART>(); break;
         }
     }
-    __device__ __forceinline__ void make() {
+    template <int SOURCE> __device__ __forceinline__ void fill(tegroup_impl_values_from<SOURCE>) {
+        constexpr bool GRADIENT = FROM == TEGROUP_IMPL_FROM_GRADIENT;
         if (call.desc.interleaved) make_part<TEGROUP_IMPL_OF_PAIRS>();
-        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && call.paired) make_part<TEGROUP_IMPL_OF_BOTH>();
-        else if (FROM == TEGROUP_IMPL_FROM_GRADIENT && col0 + first >= shared.cols / 2)
-            make_part<TEGROUP_IMPL_OF_UPS>();
+        else if (paired()) make_part<GRADIENT ? TEGROUP_IMPL_OF_BOTH : TEGROUP_IMPL_OF_GATES>();
+        else if (GRADIENT && col0 + first >= shared.cols / 2)
+            make_part<GRADIENT ? TEGROUP_IMPL_OF_UPS : TEGROUP_IMPL_OF_GATES>();
         else make_part<TEGROUP_IMPL_OF_GATES>();
     }
-#else
-    __device__ __forceinline__ void make() {}
-    __device__ __forceinline__ void take_ups() {}
 #endif
 
     /* `most` and the magnitudes of all values, two in a word. */

@@ -136,23 +136,18 @@ static __device__ __forceinline__ uint4 tegroup_impl_gated_eight(float alpha, fl
         vectors::unpack(gates, gate);
         vectors::unpack(ups, up);
     }
-    if (!GRADIENT) {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
-        return vectors::pack(gate);
-    }
-    vectors::unpack(dy, grad);
+    if (GRADIENT) vectors::unpack(dy, grad);
 #pragma unroll
     for (int j = 0; j < COUNT; j++)
-        (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
-                                               &up[j]);
-    if (PART == TEGROUP_IMPL_OF_UPS) return vectors::pack(up);
-    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
-    if (PART != TEGROUP_IMPL_OF_PAIRS) return vectors::pack(gate);
+        if (GRADIENT)
+            (void)tegroup_impl_activation_grad_f32(KIND, true, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j],
+                                                   &up[j]);
+        else gate[j] = scale * tegroup_impl_activation_f32(KIND, true, alpha, limit, gate[j], up[j]);
+    if (GRADIENT && PART == TEGROUP_IMPL_OF_PAIRS)
 #pragma unroll
-    for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
-    return vectors::pack(gate);
+        for (int j = COUNT - 1; j >= 0; j--) gate[2 * j + 1] = up[j], gate[2 * j] = gate[j];
+    if (PART == TEGROUP_IMPL_OF_BOTH) ups = vectors::pack(up);
+    return vectors::pack(PART == TEGROUP_IMPL_OF_UPS ? up : gate);
 }
 #endif
 
