@@ -23,7 +23,7 @@
  * the compiler's choice). */
 #define TEGROUP_IMPL_CPU_TILE_M  384 /* for all of whose rows a panel of B is packed once */
 #define TEGROUP_IMPL_CPU_LOW_M   128 /* rows of a tile where threads would share too few tiles */
-#define TEGROUP_IMPL_CPU_TILE_N TEGROUP_IMPL_PIECE
+#define TEGROUP_IMPL_CPU_TILE_N  TEGROUP_IMPL_PIECE
 #define TEGROUP_IMPL_CPU_TILE_K  256
 #define TEGROUP_IMPL_CPU_PANEL_N 32 /* room for any MICRO_N */
 #define TEGROUP_IMPL_CPU_PAD_M   16 /* room for rounding a tile's rows up to any MICRO_M */
