@@ -40,43 +40,44 @@
  *   [30] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [31] layer/quantize_strip_cuda.h Quantise: strips of rows
  *   [32] layer/quantize_registers_cuda.h Quantise: BF16 in registers
- *   [33] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [34] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [35] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [36] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [37] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [38] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [39] cuda/cublaslt_loop.h     cublaslt_loop
- *   [40] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [41] cuda/decode.h            Decoding operands before they are multiplied
- *   [42] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [43] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [44] cuda/portable.h          Portable GEMM: the kernels
- *   [45] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [46] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [47] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
- *   [48] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [49] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [50] cuda/hopper.h            Hopper's instructions
- *   [51] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [52] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [53] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [54] cuda/sm90_block.h        Hopper GEMM: a block
- *   [55] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [56] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [57] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [58] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [59] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [60] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [61] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [62] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [63] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [64] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [65] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [66] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [67] gemm/machine_cuda.h      The GPU and the library at hand
- *   [68] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [69] gemm/functor_cuda.h      A product with a functor
+ *   [33] layer/quantize_registers_calls_cuda.h Quantise: which calls go in registers
+ *   [34] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [35] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [36] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [37] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [38] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [39] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [40] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [41] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [42] cuda/decode.h            Decoding operands before they are multiplied
+ *   [43] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [44] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [45] cuda/portable.h          Portable GEMM: the kernels
+ *   [46] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [47] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [49] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
+ *   [50] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [51] cuda/hopper.h            Hopper's instructions
+ *   [52] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [53] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [54] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [55] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [56] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [57] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [58] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [59] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [60] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [61] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [62] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [63] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [64] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [65] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [66] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [67] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [68] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [69] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [70] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -6932,56 +6933,6 @@ enum {
 enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
 template <int FROM> struct tegroup_impl_values_from {}; /* so that no kernel compiles another one's way */
 
-/* Whether a tensor can be read so: rows at multiples of 16 bytes, of whole pieces. */
-static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
-    return t->dtype == TEGROUP_DTYPE_BF16 && !tegroup_impl_listed(t) && tegroup_impl_aligned(t->data, 16)
-           && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
-}
-static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
-}
-/* Whether values are made so: of the activations, and for the codes, that training steps have. */
-static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_quantize_desc *desc = &call->desc;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
-#if defined(TEGROUP_NO_BACKWARD)
-    if (gradient) return 0;
-#endif
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
-    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
-    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
-        return 0;
-    return call->vectors && tegroup_impl_in_pieces(&desc->input)
-           && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
-           && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
-}
-
-/* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
- * length. A column's codes of several parts need not lie so. */
-static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *out = &call->desc.output;
-    const tegroup_scaling_facts *facts = &call->facts;
-    const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
-              rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
-    if (!tegroup_impl_reads_in_registers(call) && !tegroup_impl_makes_in_registers(call)) return 0;
-    if (call->desc.rule.divide || call->raises || tegroup_impl_listed(out)) return 0;
-    if (tegroup_impl_scaled_by_line(facts)
-        && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
-            || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
-        return 0;
-    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
-    if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
-    if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
-    if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
-    return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
-}
-
-/* Whether a gradient's works are tiles of gates and of their ups: where both begin at blocks. */
-static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *call) {
-    return call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && !call->desc.interleaved
-           && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
-}
-
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
  * the steps. */
 TEGROUP_IMPL_HD tegroup_scale_rule tegroup_impl_usual_rule(int lanes, int bits) {
@@ -7471,7 +7422,7 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
     }
 };
 
-template <int LANES, int CODE, bool TILE, int FROM>
+template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == TEGROUP_IMPL_FROM_GRADIENT
                                                                             ? TEGROUP_IMPL_GRADIENT_RESIDENT
                                                                             : TEGROUP_IMPL_REGISTERS_RESIDENT)
@@ -7543,7 +7494,62 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
 }
 
-/* ==== [33] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [33] Quantise: which calls go in registers (src/layer/quantize_registers_calls_cuda.h) ==== */
+
+/* Whether a tensor can be read piece by piece: rows at multiples of 16 bytes, of whole pieces. */
+static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
+    return t->dtype == TEGROUP_DTYPE_BF16 && !tegroup_impl_listed(t) && tegroup_impl_aligned(t->data, 16)
+           && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+}
+
+/* Whether a call's values are read into registers as they lie. */
+static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
+    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
+}
+
+/* Whether values are made in registers: of the activations, and for the codes, that training steps have. */
+static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_quantize_desc *desc = &call->desc;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
+#if defined(TEGROUP_NO_BACKWARD)
+    if (gradient) return 0;
+#endif
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
+    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
+    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
+        return 0;
+    return call->vectors && tegroup_impl_in_pieces(&desc->input)
+           && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
+           && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
+}
+
+/* Whether a call's values come to registers so, and its copies are written from there: eight codes of a row, or sixteen
+ * of a column, at multiples of their own length. A column's codes of several parts need not lie so. */
+static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_tensor *out = &call->desc.output;
+    const tegroup_scaling_facts *facts = &call->facts;
+    const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
+              rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
+    if (!tegroup_impl_reads_in_registers(call) && !tegroup_impl_makes_in_registers(call)) return 0;
+    if (call->desc.rule.divide || call->raises || tegroup_impl_listed(out)) return 0;
+    if (tegroup_impl_scaled_by_line(facts)
+        && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
+            || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
+        return 0;
+    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
+    if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
+    if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
+    if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
+    return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
+}
+
+/* Whether a gradient's works are tiles of gates and of their ups: where both begin at blocks. */
+static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *call) {
+    return call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && !call->desc.interleaved
+           && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
+}
+
+/* ==== [34] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -7681,7 +7687,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [34] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [35] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
@@ -8057,7 +8063,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [35] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [36] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -8150,45 +8156,41 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
-/* A kernel of values as they lie. */
-template <int LANES, int CODE, bool TILE>
-static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel() {
-    return tegroup_impl_quantize_registers_kernel<LANES, CODE, TILE, TEGROUP_IMPL_FROM_INPUT>;
-}
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>();
-    return call->facts.block_inner == 128 ? tegroup_impl_registers_kernel<16, CODE, TILE>()
-                                          : tegroup_impl_registers_kernel<4, CODE, TILE>();
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
 }
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>()
-                                             : tegroup_impl_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>();
+        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
+                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
     case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
     default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
     }
 }
 
-#if !defined(TEGROUP_NO_ACTIVATION)
-/* A kernel of what an activation makes, or NULL where values are as they lie. */
-static inline tegroup_impl_quantize_kernel_type *tegroup_impl_making_kernel_of(
-    const tegroup_impl_quantize_launch *call) {
-    if (call->desc.activation == TEGROUP_ACTIVATION_UNSET) return NULL;
-#if !defined(TEGROUP_NO_BACKWARD)
-    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+/* The kernel of a call, by strips or by tiles; what an activation makes is not plain, and made by tiles. */
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
+    const tegroup_impl_quantize_launch *call, int strips) {
+#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
+    if (!call->plain && call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
         return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
                    ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
                    : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
 #endif
-    return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
-}
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (!call->plain)
+        return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
+    return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+}
 
 /* A kernel that quantises in registers, by strips or by tiles. */
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
@@ -8196,7 +8198,7 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
     const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1,
               gradient = call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_quantize_kernel_type *kernel;
+    tegroup_impl_quantize_kernel_type *const kernel = tegroup_impl_registers_kernel_for(call, strips);
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
@@ -8206,10 +8208,6 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
             call, tile, tile + call->paired,
             gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
-    kernel = strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
-#if !defined(TEGROUP_NO_ACTIVATION)
-    if (tegroup_impl_making_kernel_of(call)) kernel = tegroup_impl_making_kernel_of(call);
-#endif
     if (collects || call->paired)
         return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
                                                         error);
@@ -8369,7 +8367,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [36] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [37] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -8684,7 +8682,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [37] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [38] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -8760,7 +8758,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [38] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [39] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -9013,7 +9011,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [39] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [40] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -9291,7 +9289,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [40] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [41] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -9600,7 +9598,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [41] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
+/* ==== [42] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -10001,7 +9999,7 @@ static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [42] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [43] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -10238,7 +10236,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [43] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [44] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -10356,7 +10354,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [44] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [45] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
  * tegroup_impl_portable_factors. */
@@ -10868,7 +10866,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [45] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [46] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -10928,7 +10926,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [46] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [47] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
  * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
@@ -11316,7 +11314,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 
-/* ==== [47] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
  * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
@@ -11645,7 +11643,7 @@ static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_pl
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 
-/* ==== [48] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+/* ==== [49] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
 
 /* Operands of FP8 with scales of F32 are decoded to BF16, where their codes are exact, before the product
  * (cuda/decode.h) or, as weights of short groups, in its registers (cuda/portable_weights.h), and multiplied as BF16
@@ -11805,7 +11803,7 @@ static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_p
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [49] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [50] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -12080,7 +12078,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [50] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [51] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -12431,7 +12429,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [51] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [52] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -12625,7 +12623,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [52] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [53] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -12989,7 +12987,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [53] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [54] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -13276,7 +13274,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [54] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [55] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -13417,7 +13415,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [55] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [56] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -13472,7 +13470,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [56] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [57] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -13726,7 +13724,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [57] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [58] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -13903,7 +13901,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [58] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [59] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -14344,7 +14342,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [59] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [60] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
@@ -14804,7 +14802,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [60] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [61] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -15362,7 +15360,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [61] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [62] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -15404,7 +15402,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [62] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [63] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -15514,7 +15512,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [63] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [64] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -15634,7 +15632,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [64] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [65] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -16082,7 +16080,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [65] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [66] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -16126,7 +16124,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [66] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [67] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -16323,7 +16321,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [67] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [68] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -16355,7 +16353,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [68] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [69] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -16517,7 +16515,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [69] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [70] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -28,6 +28,7 @@
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
 #include "layer/quantize_registers_cuda.h"
+#include "layer/quantize_registers_calls_cuda.h"
 #include "layer/dequantize_tile_cuda.h"
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
@@ -121,45 +122,41 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
 }
 
 typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
-/* A kernel of values as they lie. */
-template <int LANES, int CODE, bool TILE>
-static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel() {
-    return tegroup_impl_quantize_registers_kernel<LANES, CODE, TILE, TEGROUP_IMPL_FROM_INPUT>;
-}
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>();
-    return call->facts.block_inner == 128 ? tegroup_impl_registers_kernel<16, CODE, TILE>()
-                                          : tegroup_impl_registers_kernel<4, CODE, TILE>();
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
 }
 template <bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>()
-                                             : tegroup_impl_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>();
+        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
+                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
     case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
     default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
     }
 }
 
-#if !defined(TEGROUP_NO_ACTIVATION)
-/* A kernel of what an activation makes, or NULL where values are as they lie. */
-static inline tegroup_impl_quantize_kernel_type *tegroup_impl_making_kernel_of(
-    const tegroup_impl_quantize_launch *call) {
-    if (call->desc.activation == TEGROUP_ACTIVATION_UNSET) return NULL;
-#if !defined(TEGROUP_NO_BACKWARD)
-    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+/* The kernel of a call, by strips or by tiles; what an activation makes is not plain, and made by tiles. */
+static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
+    const tegroup_impl_quantize_launch *call, int strips) {
+#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
+    if (!call->plain && call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
         return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
                    ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
                    : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
 #endif
-    return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
-}
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (!call->plain)
+        return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
+    return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+}
 
 /* A kernel that quantises in registers, by strips or by tiles. */
 static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_quantize_launch *call, int strips,
@@ -167,7 +164,7 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
     const int collects = strips && call->copies >> TEGROUP_IMPL_COLUMNWISE & 1,
               gradient = call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_quantize_kernel_type *kernel;
+    tegroup_impl_quantize_kernel_type *const kernel = tegroup_impl_registers_kernel_for(call, strips);
     unsigned blocks;
     if (strips) TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(call, &blocks, error));
     else {
@@ -177,10 +174,6 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
             call, tile, tile + call->paired,
             gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
-    kernel = strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
-#if !defined(TEGROUP_NO_ACTIVATION)
-    if (tegroup_impl_making_kernel_of(call)) kernel = tegroup_impl_making_kernel_of(call);
-#endif
     if (collects || call->paired)
         return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
                                                         error);

@@ -4,19 +4,14 @@
 #include "base/version.h"
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
-#include "core/tensor_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
-#include "base/rules.h"
-#include "formats/dtype.h"
 #include "formats/convert.h"
 #include "formats/scale_rule.h"
 #include "formats/scale_layout.h"
-#include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
-#include "core/activation_formulas.h"
 #include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
@@ -39,56 +34,6 @@ enum {
 /* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
 enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
 template <int FROM> struct tegroup_impl_values_from {}; /* so that no kernel compiles another one's way */
-
-/* Whether a tensor can be read so: rows at multiples of 16 bytes, of whole pieces. */
-static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
-    return t->dtype == TEGROUP_DTYPE_BF16 && !tegroup_impl_listed(t) && tegroup_impl_aligned(t->data, 16)
-           && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
-}
-static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
-}
-/* Whether values are made so: of the activations, and for the codes, that training steps have. */
-static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_quantize_desc *desc = &call->desc;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
-#if defined(TEGROUP_NO_BACKWARD)
-    if (gradient) return 0;
-#endif
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
-    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
-    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
-        return 0;
-    return call->vectors && tegroup_impl_in_pieces(&desc->input)
-           && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
-           && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
-}
-
-/* ... and the copies of a call written: eight codes of a row, or sixteen of a column, at multiples of their own
- * length. A column's codes of several parts need not lie so. */
-static inline int tegroup_impl_quantizes_in_registers(const tegroup_impl_quantize_launch *call) {
-    const tegroup_tensor *out = &call->desc.output;
-    const tegroup_scaling_facts *facts = &call->facts;
-    const int turned = tegroup_impl_transposed(out, TEGROUP_IMPL_COLUMNWISE), bits = tegroup_impl_bits(out->dtype),
-              rowwise = call->copies >> TEGROUP_IMPL_ROWWISE & 1, columnwise = call->copies >> TEGROUP_IMPL_COLUMNWISE;
-    if (!tegroup_impl_reads_in_registers(call) && !tegroup_impl_makes_in_registers(call)) return 0;
-    if (call->desc.rule.divide || call->raises || tegroup_impl_listed(out)) return 0;
-    if (tegroup_impl_scaled_by_line(facts)
-        && (out->shape.cols > 1 << TEGROUP_IMPL_REGISTERS_ROW
-            || (columnwise && (call->scale_bits != 32 || out->shape.rows > TEGROUP_IMPL_REGISTERS_ROWS))))
-        return 0;
-    if (!tegroup_impl_scaled_as_one(facts) && facts->block_outer != 128 && facts->choice_outer != 1) return 0;
-    if (columnwise && turned && (out->scale_parts > 1 || !tegroup_impl_aligned(out->columnwise_data, 16))) return 0;
-    if (columnwise && !turned && !tegroup_impl_aligned(out->columnwise_data, (size_t)bits)) return 0;
-    if (rowwise && !tegroup_impl_aligned(out->data, (size_t)bits)) return 0;
-    return tegroup_impl_ld(out) % 8 == 0 && (out->shape.groups < 2 || tegroup_impl_group_stride(out) % 8 == 0);
-}
-
-/* Whether a gradient's works are tiles of gates and of their ups: where both begin at blocks. */
-static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *call) {
-    return call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET && !call->desc.interleaved
-           && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
-}
 
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
  * the steps. */
@@ -579,7 +524,7 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
     }
 };
 
-template <int LANES, int CODE, bool TILE, int FROM>
+template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == TEGROUP_IMPL_FROM_GRADIENT
                                                                             ? TEGROUP_IMPL_GRADIENT_RESIDENT
                                                                             : TEGROUP_IMPL_REGISTERS_RESIDENT)

@@ -364,7 +364,7 @@ TEST(quantize_registers_gpu, rows_that_are_counted) {
 }
 
 #define IN_REGISTERS(name, scaling, first, second, least)                                                              \
-    TEST(quantize_registers_gpu, in_registers_##name) {                                                                    \
+    TEST(quantize_registers_gpu, in_registers_##name) {                                                                \
         all_in_registers(TEGROUP_SCALING_##scaling, TEGROUP_DTYPE_##first, TEGROUP_DTYPE_##second, least);             \
     }
 IN_REGISTERS(1x128, BLOCK_1X128, F8E4M3, F8E5M2, 100)
