@@ -123,37 +123,38 @@
  *   [90] layer/activation.h       Activations
  *   [91] layer/quantize_rules.h   Quantise and dequantise: rules
  *   [92] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
- *   [93] layer/quantize.h         Quantise and dequantise
- *   [94] layer/tune.h             Tune, save and load a plan
- *   [95] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
- *   [96] layer/linear.h           Grouped linear layer: plan and calls
- *   [97] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [98] layer/mlp_plan.h         Grouped MLP: plan
- *   [99] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
- *   [100] layer/mlp.h              Grouped MLP: calls
- *   [101] layer/chain_rules.h      Op chain: rules and buffers
- *   [102] layer/chain_ops.h        Op chain: ops as layers
- *   [103] layer/chain_plan.h       Op chain: plan
- *   [104] layer/chain.h            Op chain: calls
- *   [105] gemm/validate_values.h   Validate: values and scales
- *   [106] gemm/validate.h          Validate
- *   [107] gemm/scale_convert.h     Scales in another layout
- *   [108] gemm/code_convert.h      Codes in another order
- *   [109] moe/count.h              Counts of groups
- *   [110] moe/router_scheme.h      Router schemes
- *   [111] moe/router.h             Router
- *   [112] moe/permutation.h        Permutation
- *   [113] moe/permute.h            Permute and combine
- *   [114] moe/export.h             Layouts of other libraries
- *   [115] moe/skew.h               Skew of a routing
- *   [116] moe/layer_formats.h      MoE layer: formats
- *   [117] moe/layer_rules.h        MoE layer: rules
- *   [118] moe/layer_plan.h         MoE layer: plan
- *   [119] moe/layer.h              MoE layer
- *   [120] ep/places.h              Expert parallelism: where rows go
- *   [121] ep/sizes.h               Expert parallelism: sizes
- *   [122] ep/exchange.h            Expert parallelism: dispatch and combine
- *   [123] ep/links.h               Expert parallelism: rows of one token in one window
+ *   [93] layer/quantize.h         Quantise
+ *   [94] layer/dequantize.h       Dequantise
+ *   [95] layer/tune.h             Tune, save and load a plan
+ *   [96] layer/linear_rules.h     Grouped linear layer: tensors, products and rules
+ *   [97] layer/linear.h           Grouped linear layer: plan and calls
+ *   [98] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [99] layer/mlp_plan.h         Grouped MLP: plan
+ *   [100] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [101] layer/mlp.h              Grouped MLP: calls
+ *   [102] layer/chain_rules.h      Op chain: rules and buffers
+ *   [103] layer/chain_ops.h        Op chain: ops as layers
+ *   [104] layer/chain_plan.h       Op chain: plan
+ *   [105] layer/chain.h            Op chain: calls
+ *   [106] gemm/validate_values.h   Validate: values and scales
+ *   [107] gemm/validate.h          Validate
+ *   [108] gemm/scale_convert.h     Scales in another layout
+ *   [109] gemm/code_convert.h      Codes in another order
+ *   [110] moe/count.h              Counts of groups
+ *   [111] moe/router_scheme.h      Router schemes
+ *   [112] moe/router.h             Router
+ *   [113] moe/permutation.h        Permutation
+ *   [114] moe/permute.h            Permute and combine
+ *   [115] moe/export.h             Layouts of other libraries
+ *   [116] moe/skew.h               Skew of a routing
+ *   [117] moe/layer_formats.h      MoE layer: formats
+ *   [118] moe/layer_rules.h        MoE layer: rules
+ *   [119] moe/layer_plan.h         MoE layer: plan
+ *   [120] moe/layer.h              MoE layer
+ *   [121] ep/places.h              Expert parallelism: where rows go
+ *   [122] ep/sizes.h               Expert parallelism: sizes
+ *   [123] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [124] ep/links.h               Expert parallelism: rows of one token in one window
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -13530,13 +13531,11 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
             tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
-/* ==== [93] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [93] Quantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* A group as the CPU's loops meet it. */
@@ -14048,34 +14047,97 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     return tegroup_impl_quantize(desc, stream, error);
 }
 
-/* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
-TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
-                                                const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
-    const int columnwise = copy->grid.columnwise;
-    const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
-    const double value = tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
-                         * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
-    const float nan = tegroup_impl_f32_of_bits(0x7fffffffu);
-    return tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(value)) ? tegroup_impl_f64_of_f32(nan) : value;
+/* ==== [94] Dequantise (src/layer/dequantize.h) ==== */
+
+#if TEGROUP_IMPL_FP8_KERNELS
+static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* The NaN that a GPU's arithmetic gives. */
+static inline double tegroup_impl_gpu_nan(void) {
+    return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bits(0x7fffffffu));
 }
 
-/* Work: the rows of a tile, and all columns. */
+/* The value of each code of a type: 16 of them, or 256. */
+static inline void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *value) {
+    uint32_t code;
+    for (code = 0; code < 1u << tegroup_impl_bits(dtype); code++) {
+        const float x = tegroup_impl_f32_of_code(dtype, code);
+        value[code] = tegroup_impl_is_nan(x) ? tegroup_impl_gpu_nan() : tegroup_impl_f64_of_f32(x);
+    }
+}
+
+/* x[j] = the value of code at + j * step, times factor: exactly, as no three of these factors have more bits than a
+ * double. */
+static inline void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
+                                                 int64_t n, const double *value, double factor, double *x) {
+    const uint8_t *bytes = (const uint8_t *)data;
+    int64_t j;
+    if (tegroup_impl_bits(dtype) == 8)
+        for (j = 0; j < n; j++) x[j] = value[bytes[at + j * step]] * factor;
+    else
+        for (j = 0; j < n; j++) x[j] = value[tegroup_impl_load_code(dtype, data, at + j * step)] * factor;
+}
+
+/* Is a number neither 0 nor infinite nor NaN? (By its bits: a compiler may have been told that there are none.) */
+static inline int tegroup_impl_ordinary(double x) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(tegroup_impl_f32_odd_of_f64(x)) & 0x7fffffffu;
+    return magnitude > 0 && magnitude < 0x7f800000u;
+}
+
+/* n neighbours along a line of a copy, a row of the rowwise one, a column of the other, from `first` on. A scale is
+ * looked up once for all of them that share it. */
+static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass, const tegroup_impl_copy *copy,
+                                                float global, const double *value, int64_t line, int64_t first,
+                                                int64_t n, double *x) {
+    const tegroup_dtype scale_dtype = tegroup_impl_one_scale(pass->t, pass->facts);
+    const int columnwise = copy->grid.columnwise;
+    int64_t done, run, j;
+    for (done = 0; done < n; done += run) {
+        const int64_t at = first + done, scale = tegroup_impl_scale_at(&copy->grid, line, at),
+                      element = columnwise ? tegroup_impl_element_of(copy, at, line)
+                                           : tegroup_impl_element_of(copy, line, at);
+        const double factor =
+            tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+        run = tegroup_impl_min(n - done, tegroup_impl_scale_shared(&copy->grid, at, 0));
+        tegroup_impl_dequantize_codes(pass->t->dtype, copy->data, element,
+                                      columnwise ? copy->at.row_stride : copy->at.col_stride, run, value, factor,
+                                      x + done);
+        if (!tegroup_impl_ordinary(factor)) /* infinity times 0, or whatever NaN a scale is */
+            for (j = done; j < done + run; j++)
+                if (tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(x[j]))) x[j] = tegroup_impl_gpu_nan();
+    }
+}
+
+/* Work: the rows of a tile, and all columns. Columns are dequantised DEEP rows at a time. */
 static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
                                                 const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    enum { DEEP = 32 };
     const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
+    const tegroup_impl_copy *copy = &group->copies[desc->columnwise];
     const tegroup_impl_block out = tegroup_impl_locate(&desc->output, &pass->view, group->g);
-    const tegroup_dtype scale = tegroup_impl_one_scale(pass->t, pass->facts);
     const float global = pass->t->global_scale_inv ? pass->t->global_scale_inv[group->g] : 1.0f;
-    double x[TEGROUP_IMPL_PIECE];
-    int64_t r, at, j;
-    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++)
+    const int64_t first = group->part * group->part_rows,
+                  end = tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows);
+    double value[256], x[DEEP][TEGROUP_IMPL_PIECE], column[DEEP];
+    int64_t rows, at, r, j;
+    tegroup_impl_values_of_codes(pass->t->dtype, value);
+    for (; row < end; row += rows) {
+        rows = desc->columnwise ? tegroup_impl_min(DEEP, end - row) : 1;
         for (at = col; at < group->cols; at += TEGROUP_IMPL_PIECE) {
-            const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at),
-                          i = group->part * group->part_rows + r;
-            for (j = 0; j < n; j++)
-                x[j] = tegroup_impl_dequantized(pass->t, scale, &group->copies[desc->columnwise], global, i, at + j);
-            tegroup_impl_store_row_f64(desc->output.dtype, out.base, out.first + i * out.ld + at, 1, n, x);
+            const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at);
+            if (!desc->columnwise)
+                tegroup_impl_dequantize_line(pass, copy, global, value, first + row, at, n, x[0]);
+            for (j = 0; desc->columnwise && j < n; j++) {
+                tegroup_impl_dequantize_line(pass, copy, global, value, at + j, first + row, rows, column);
+                for (r = 0; r < rows; r++) x[r][j] = column[r];
+            }
+            for (r = 0; r < rows; r++)
+                tegroup_impl_store_row_f64(desc->output.dtype, out.base, out.first + (first + row + r) * out.ld + at, 1,
+                                           n, x[r]);
         }
+    }
 }
 
 TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
@@ -14096,7 +14158,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [94] Tune, save and load a plan (src/layer/tune.h) ==== */
+/* ==== [95] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -14304,7 +14366,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [95] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
+/* ==== [96] Grouped linear layer: tensors, products and rules (src/layer/linear_rules.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -14723,7 +14785,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
 }
 
-/* ==== [96] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
+/* ==== [97] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
 static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
@@ -14880,7 +14942,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [97] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [98] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -15399,7 +15461,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [98] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [99] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -15779,7 +15841,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [99] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
+/* ==== [100] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -16036,7 +16098,7 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     return TEGROUP_OK;
 }
 
-/* ==== [100] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [101] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -16391,7 +16453,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [101] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [102] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -16941,7 +17003,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [102] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [103] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -17133,7 +17195,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_rows_matrix(&given->grad_row_scale);
 }
 
-/* ==== [103] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [104] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -17386,7 +17448,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [104] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [105] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -17573,7 +17635,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [105] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [106] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -17728,7 +17790,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [106] Validate (src/gemm/validate.h) ==== */
+/* ==== [107] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -17893,7 +17955,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [107] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [108] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -18108,7 +18170,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [108] Codes in another order (src/gemm/code_convert.h) ==== */
+/* ==== [109] Codes in another order (src/gemm/code_convert.h) ==== */
 
 /* One copy of two tensors, whose lines have so many blocks of TEGROUP_INTERLEAVED_CODES. */
 typedef struct tegroup_impl_codes_moved {
@@ -18253,7 +18315,7 @@ TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc 
     return TEGROUP_OK;
 }
 
-/* ==== [109] Counts of groups (src/moe/count.h) ==== */
+/* ==== [110] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -18416,7 +18478,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [110] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [111] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -19138,7 +19200,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [111] Router (src/moe/router.h) ==== */
+/* ==== [112] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -19593,7 +19655,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [112] Permutation (src/moe/permutation.h) ==== */
+/* ==== [113] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -19900,7 +19962,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     return TEGROUP_OK;
 }
 
-/* ==== [113] Permute and combine (src/moe/permute.h) ==== */
+/* ==== [114] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
@@ -20226,7 +20288,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [114] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [115] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -20404,7 +20466,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [115] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [116] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -20503,7 +20565,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [116] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [117] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -20661,7 +20723,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [117] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [118] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -20905,7 +20967,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [118] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [119] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -21468,7 +21530,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [119] MoE layer (src/moe/layer.h) ==== */
+/* ==== [120] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -21888,7 +21950,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [120] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [121] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -22035,7 +22097,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
     return tegroup_impl_ep_link_at(links, next) < 0 ? next : -1;
 }
 
-/* ==== [121] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [122] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -22118,7 +22180,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [122] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [123] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
@@ -22542,7 +22604,7 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [123] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
+/* ==== [124] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,

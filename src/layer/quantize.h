@@ -1,4 +1,4 @@
-/* ---- Quantise and dequantise ---- */
+/* ---- Quantise ---- */
 
 #pragma once
 #include "base/version.h"
@@ -34,8 +34,6 @@
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* A group as the CPU's loops meet it. */
@@ -545,52 +543,4 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
     return tegroup_impl_quantize(desc, stream, error);
-}
-
-/* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
-TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
-                                                const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
-    const int columnwise = copy->grid.columnwise;
-    const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
-    const double value = tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
-                         * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
-    const float nan = tegroup_impl_f32_of_bits(0x7fffffffu);
-    return tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(value)) ? tegroup_impl_f64_of_f32(nan) : value;
-}
-
-/* Work: the rows of a tile, and all columns. */
-static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
-                                                const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
-    const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
-    const tegroup_impl_block out = tegroup_impl_locate(&desc->output, &pass->view, group->g);
-    const tegroup_dtype scale = tegroup_impl_one_scale(pass->t, pass->facts);
-    const float global = pass->t->global_scale_inv ? pass->t->global_scale_inv[group->g] : 1.0f;
-    double x[TEGROUP_IMPL_PIECE];
-    int64_t r, at, j;
-    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++)
-        for (at = col; at < group->cols; at += TEGROUP_IMPL_PIECE) {
-            const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at),
-                          i = group->part * group->part_rows + r;
-            for (j = 0; j < n; j++)
-                x[j] = tegroup_impl_dequantized(pass->t, scale, &group->copies[desc->columnwise], global, i, at + j);
-            tegroup_impl_store_row_f64(desc->output.dtype, out.base, out.first + i * out.ld + at, 1, n, x);
-        }
-}
-
-TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
-                                              tegroup_error *error) {
-    TEGROUP_IMPL_RANGE("tegroup_dequantize")
-    tegroup_dequantize_desc taken;
-    tegroup_impl_quantize_pass pass;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_dequantize(desc, error));
-#if TEGROUP_IMPL_FP8_KERNELS
-    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_dequantize(desc, stream, error);
-#endif
-    pass = tegroup_impl_quantize_pass_of(&desc->input, desc);
-    pass.work = tegroup_impl_dequantize_work;
-    pass.spans_cols = 1;
-    tegroup_impl_quantize_run(&pass, desc->threads);
-    return TEGROUP_OK;
 }
