@@ -69,8 +69,7 @@ static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass
         const int64_t at = first + done, scale = tegroup_impl_scale_at(&copy->grid, line, at),
                       element = columnwise ? tegroup_impl_element_of(copy, at, line)
                                            : tegroup_impl_element_of(copy, line, at);
-        const double factor =
-            tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+        const double factor = tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
         run = tegroup_impl_min(n - done, tegroup_impl_scale_shared(&copy->grid, at, 0));
         tegroup_impl_dequantize_codes(pass->t->dtype, copy->data, element,
                                       columnwise ? copy->at.row_stride : copy->at.col_stride, run, value, factor,
@@ -98,8 +97,7 @@ static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass
         rows = desc->columnwise ? tegroup_impl_min(DEEP, end - row) : 1;
         for (at = col; at < group->cols; at += TEGROUP_IMPL_PIECE) {
             const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at);
-            if (!desc->columnwise)
-                tegroup_impl_dequantize_line(pass, copy, global, value, first + row, at, n, x[0]);
+            if (!desc->columnwise) tegroup_impl_dequantize_line(pass, copy, global, value, first + row, at, n, x[0]);
             for (j = 0; desc->columnwise && j < n; j++) {
                 tegroup_impl_dequantize_line(pass, copy, global, value, at + j, first + row, rows, column);
                 for (r = 0; r < rows; r++) x[r][j] = column[r];
