@@ -2354,9 +2354,19 @@ typedef struct tegroup_ep_combine_desc {
 
 /* ==== [24] Linkage of the functions (src/base/linkage.h) ==== */
 
+/* Functions of a file that includes this header, and may not call them. `inline` would have gcc and clang copy them
+ * into their callers more readily, where they mostly check and plan: such a file takes 1.1 to 1.3 times as long to
+ * compile, and runs no faster (docs/lab/compile-time.md). Without optimization gcc keeps all that are not inline. What
+ * loops depend on says `inline` by itself. */
+#if defined(__GNUC__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
+#define TEGROUP_IMPL_STATIC static __attribute__((unused))
+#else
+#define TEGROUP_IMPL_STATIC static inline
+#endif
+
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
-#define TEGROUP_API static inline
+#define TEGROUP_API TEGROUP_IMPL_STATIC
 #elif defined(__cplusplus)
 #define TEGROUP_API extern "C"
 #else
@@ -2730,11 +2740,13 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 
 /* ==== [27] Arithmetic (src/base/arithmetic.h) ==== */
 
-/* Arithmetic that the CPU loops over and a kernel maps threads to. */
+/* Arithmetic that the CPU loops over and a kernel maps threads to. INLINE: what a loop of the CPU's depends on. */
 #if defined(__CUDACC__)
 #define TEGROUP_IMPL_HD static __host__ __device__ inline
+#define TEGROUP_IMPL_HD_INLINE TEGROUP_IMPL_HD
 #else
-#define TEGROUP_IMPL_HD static inline
+#define TEGROUP_IMPL_HD TEGROUP_IMPL_STATIC
+#define TEGROUP_IMPL_HD_INLINE static inline
 #endif
 
 /* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a
@@ -2781,8 +2793,9 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
 /* ==== [28] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
-static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
-                                                  const char *field, const char *rule, int64_t expected, int64_t got) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error,
+                                                        tegroup_status status, const char *field, const char *rule,
+                                                        int64_t expected, int64_t got) {
     if (error) {
         error->status = status;
         error->native = 0;
@@ -2796,8 +2809,8 @@ static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegro
     return status;
 }
 
-static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
-                                               const char *rule, int64_t expected, int64_t got) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
+                                                     const char *rule, int64_t expected, int64_t got) {
     return tegroup_impl_fail_as(TEGROUP_READING_NUMBER, error, status, field, rule, expected, got);
 }
 
@@ -2811,7 +2824,7 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
 /* A rule about doubles, which are told as such. */
-static inline int64_t tegroup_impl_real_bits(double x) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_real_bits(double x) {
     int64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
@@ -2825,7 +2838,7 @@ static inline int64_t tegroup_impl_real_bits(double x) {
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
 /* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at
  * their end, and a function reads no further than struct_size. */
-static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
+TEGROUP_IMPL_STATIC int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
 #define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
@@ -2859,16 +2872,19 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
 
 /* The status of a call that was made with a member of the descriptor: that is where its error's field is, unless CUDA
  * failed. */
-static inline tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status,
+                                                          tegroup_error *error) {
     if (error && status != TEGROUP_OK && status != TEGROUP_ERROR_CUDA && status != TEGROUP_ERROR_CUBLAS)
         error->within = member;
     return status;
 }
 
-static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+TEGROUP_IMPL_STATIC int tegroup_impl_aligned(const void *pointer, size_t bytes) {
+    return (uintptr_t)pointer % bytes == 0;
+}
 
 /* Do [a, a + a_bytes) and [b, b + b_bytes) share a byte? */
-static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
+TEGROUP_IMPL_STATIC int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
     uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     if (!a || !b || a_bytes <= 0 || b_bytes <= 0) return 0;
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
@@ -2882,13 +2898,14 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
 #define TEGROUP_IMPL_OMP(directive)
 #endif
 
-static inline tegroup_status tegroup_impl_check_threads(int32_t threads, const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_threads(int32_t threads, const char *field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE(threads >= 0, ERROR_VALUE, field, "must not be negative", 0, threads);
     return TEGROUP_OK;
 }
 
 /* The threads that there are for a descriptor's limit; 0 = no limit. */
-static inline int32_t tegroup_impl_threads(int32_t limit) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_threads(int32_t limit) {
 #if defined(_OPENMP)
     int32_t threads = (int32_t)omp_get_max_threads();
 #else
@@ -2911,7 +2928,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_share_begin(int64_t count, int32_t share, i
 /* How many of so many threads a loop of so many steps is worth: one, or all. A number between would cost more than it
  * saves, as libgomp ends the threads that a smaller team leaves out, and makes them again for the next one. (steps are
  * a double, which no product of extents overflows.) */
-static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
@@ -2994,8 +3011,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
 /* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there
  * is. */
 #define TEGROUP_IMPL_READ_CHARS 128
-static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
-                                            int64_t number) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading,
+                                                  int is_set, int64_t number) {
     const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
@@ -3025,9 +3042,9 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
 }
 
 /* "(expected I32 or I64, got F32)" after its field and rule. within NULL: the field is the whole path. */
-static inline int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
-                                         tegroup_reading reading, int64_t expected, int64_t got, const char *head,
-                                         char *buffer, size_t size) {
+TEGROUP_IMPL_STATIC int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
+                                               tegroup_reading reading, int64_t expected, int64_t got, const char *head,
+                                               char *buffer, size_t size) {
     char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
     const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
     return snprintf(buffer, size, "%s: %s%s%s %s (expected %s, got %s)", head, within ? within : "", within ? "." : "",
@@ -3183,7 +3200,7 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
 }
 
 /* Round to nearest, or to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
-TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_narrow_f64(double x, int to_odd) {
     uint64_t u, magnitude, kept, rest, half;
     uint32_t sign;
     int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
@@ -3211,8 +3228,8 @@ TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
     kept += (uint64_t)(tegroup_impl_max(1, exponent) - 1) << 23;
     return tegroup_impl_f32_of_bits(sign | (uint32_t)kept);
 }
-TEGROUP_IMPL_HD float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
-TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
 
 /* Exact. Where the processor takes subnormal operands for zeros, as -ffast-math has it do, their integers are none. */
 TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {
@@ -3518,7 +3535,8 @@ TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float am
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
 /* With n values more. */
-static inline float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x, int32_t n) {
+TEGROUP_IMPL_STATIC float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x,
+                                                    int32_t n) {
     const uint32_t of_nan = rule->nan_shows ? 0x7fffffffu : 0u;
     uint32_t most = tegroup_impl_bits_of_f32(amax), magnitude;
     int32_t i;
@@ -3622,8 +3640,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
 /* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
  * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
  * subnormal code is to round to one. */
-static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
-                                                    uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
+                                                          uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
     const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
     const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
     const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
@@ -3636,8 +3654,8 @@ static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_b
 
 /* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
  * then 0 with them and without, but for multipliers that are subnormal or very large. */
-static inline void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
-                                             int32_t n, uint8_t *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
+                                                   int32_t n, uint8_t *codes) {
     const uint32_t bits = tegroup_impl_bits_of_f32(block->multiplier), least = 0x00800000u,
                    most = 227u << 23; /* 2^100 */
     const float multiplier = block->multiplier;
@@ -3672,10 +3690,10 @@ typedef struct tegroup_impl_rule_name {
     }
 
 /* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
-static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
-                                                           const tegroup_impl_rule_name *name, tegroup_dtype data,
-                                                           const char *data_field, tegroup_dtype scale,
-                                                           const char *scale_field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
+                                                                 const tegroup_impl_rule_name *name, tegroup_dtype data,
+                                                                 const char *data_field, tegroup_dtype scale,
+                                                                 const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
     const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
@@ -3718,9 +3736,10 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
 }
 
 /* A call's rule is the one that was planned. */
-static inline tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
-                                                             const tegroup_scale_rule *rule,
-                                                             const tegroup_impl_rule_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
+                                                                   const tegroup_scale_rule *rule,
+                                                                   const tegroup_impl_rule_name *name,
+                                                                   tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member)                                                                                      \
     TEGROUP_IMPL_RULE(planned->member == rule->member, ERROR_PLAN, name->member, "must be as planned",                 \
                       planned->member, rule->member)
@@ -3922,18 +3941,19 @@ TEGROUP_IMPL_HD void tegroup_impl_layout_add(tegroup_layout *layout, const char 
     layout->total_bytes = end > tegroup_impl_max_bytes() || layout->total_bytes == SIZE_MAX ? SIZE_MAX : (size_t)end;
 }
 
-static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
     return layout->total_bytes == SIZE_MAX;
 }
 
 /* The address of an item: the only way in which a workspace is carved. */
-static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
     return (char *)base + layout->items[item].offset_bytes;
 }
 
 /* A workspace that a plan or a layout says needs `needed` bytes. */
-static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field, const char *bytes_field,
-                                                          const void *memory, size_t bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field,
+                                                                const char *bytes_field, const void *memory,
+                                                                size_t bytes, tegroup_error *error) {
     TEGROUP_IMPL_RULE(needed == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
@@ -3942,8 +3962,8 @@ static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
+                                                                        tegroup_error *error) {
     return tegroup_impl_check_workspace(needed, "options.workspace", "options.workspace_bytes", options->workspace,
                                         options->workspace_bytes, error);
 }
@@ -4037,7 +4057,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
 }
 
 /* Elements from the first to the last of a tensor's buffer (of each buffer, when it is a list). INT64_MAX: too many. */
-static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     int64_t ld = tegroup_impl_ld(t), one;
     if (shape->rows == 0 || shape->cols == 0) return 0;
@@ -4049,13 +4069,13 @@ static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     return tegroup_impl_add(tegroup_impl_mul(shape->groups - 1, tegroup_impl_group_stride(t)), one);
 }
 
-static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
 /* Rows of one buffer as a matrix. */
-static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
     tegroup_matrix m;
     m.data = t->data;
     m.rows = t->shape.rows;
@@ -4311,13 +4331,13 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *gr
 }
 
 /* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
-static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
     const int64_t begun = tegroup_impl_min(groups, rows);
     return groups > 0 ? begun + (rows - begun) / extent : 0;
 }
 
 /* Outer blocks that lie at strides in one buffer. grid: of a group at capacity. */
-static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
     const int64_t of_group = tegroup_impl_mul(grid->outer_count, grid->parts);
     if (tegroup_impl_listed(t)) return t->shape.groups > 0 ? of_group : 0;
     return tegroup_impl_ragged(&t->shape) ? of_group : tegroup_impl_mul(t->shape.groups, of_group);
@@ -4325,7 +4345,7 @@ static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const te
 
 /* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
  * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
-static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int ragged = tegroup_impl_ragged(&t->shape);
     const int64_t groups = t->shape.groups;
@@ -4360,7 +4380,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_element(tegroup_dtype scale_dtype) {
     return scale_dtype == TEGROUP_DTYPE_I32 ? 1 : tegroup_impl_bits(scale_dtype) / 8;
 }
 
-static inline int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return tegroup_impl_mul(tegroup_impl_scale_capacity(t, columnwise),
                             tegroup_impl_scale_element(tegroup_impl_scale_dtype(t, facts)));
@@ -4417,7 +4437,7 @@ TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_ten
 }
 
 /* Elements of the transposed copy's buffer (of each buffer of a list), whatever the sizes of ragged groups. */
-static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     const int64_t group = tegroup_impl_transposed_count(tegroup_impl_sides_of(shape->rows, shape->cols));
     if (tegroup_impl_listed(t)) return shape->groups > 0 ? group : 0;
@@ -4437,7 +4457,7 @@ TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, i
 }
 
 /* Bytes of a copy's elements. */
-static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
     tegroup_tensor copy = *t;
     int64_t bits;
     copy.dtype = tegroup_impl_copy_dtype(t, columnwise);
@@ -4519,7 +4539,7 @@ typedef struct tegroup_impl_names {
     (names->operand[TEGROUP_IMPL_##which]->members[TEGROUP_IMPL_MEMBER_##member])
 
 /* In the words of tegroup_gemm. */
-static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     static const tegroup_impl_name named[TEGROUP_IMPL_OPERANDS] = {TEGROUP_IMPL_NAME("a"), TEGROUP_IMPL_NAME("b"),
                                                                    TEGROUP_IMPL_NAME("c"), TEGROUP_IMPL_NAME("d"),
                                                                    TEGROUP_IMPL_NAME("bias")};
@@ -4530,13 +4550,13 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
 /* ==== [42] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
-static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC size_t tegroup_impl_element(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
 }
 
 /* An address that a call uses. */
-static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
                       "must be aligned to its element", alignment, (uintptr_t)address % alignment);
@@ -4550,13 +4570,14 @@ static inline tegroup_status tegroup_impl_check_address(const void *address, siz
 
 /* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
  * widened, exactly. */
-static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
+TEGROUP_IMPL_STATIC int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
     return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
            || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
 }
 
 /* The type of scalars and row scales. */
-static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field,
+                                                           tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
                          "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
@@ -4564,7 +4585,7 @@ static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const 
 }
 
 /* The memory space of everything that a descriptor points to. */
-static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
@@ -4572,7 +4593,7 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
 
 /* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
  * build has the operation's. */
-static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
@@ -4582,14 +4603,14 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
 TEGROUP_IMPL_HD int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
-static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
     return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
                             tegroup_impl_bits(m->dtype) / 8);
 }
 
 /* Rows that have elements: what a loop over a matrix runs through. */
-static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
@@ -4601,9 +4622,9 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
 /* One matrix but for its memory: extents (rows or cols < 0: any), types as a bit set. */
-static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
-                                                             int64_t rows, int64_t cols, uint32_t dtypes,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                                   int64_t rows, int64_t cols, uint32_t dtypes,
+                                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
@@ -4626,8 +4647,8 @@ static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matri
 }
 
 /* The memory of one whose shape is right, or that is absent. */
-static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
+                                                                    tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(m->dtype) / 8;
     if (tegroup_impl_matrix_bytes(m) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
@@ -4636,9 +4657,9 @@ static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matr
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
-                                                       int64_t rows, int64_t cols, uint32_t dtypes,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                             int64_t rows, int64_t cols, uint32_t dtypes,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error));
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
@@ -4651,23 +4672,24 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     } while (0)
 
 /* A matrix that may be absent: its dtype is then UNSET. */
-static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
-                                                               int64_t rows, int64_t cols, uint32_t dtypes,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m,
+                                                                     const char *const paths[5], int64_t rows,
+                                                                     int64_t cols, uint32_t dtypes,
+                                                                     tegroup_error *error) {
     if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error);
     TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
-                                                         int64_t rows, int64_t cols, uint32_t dtypes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
+                                                               int64_t rows, int64_t cols, uint32_t dtypes,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(m, paths, rows, cols, dtypes, error));
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
 
 /* Integers, or none, that reach up to `most`. */
-static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5],
+                                                            int64_t most, tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
                          "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
     return TEGROUP_OK;
@@ -4676,15 +4698,15 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
 /* ==== [43] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
-static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor stored = *t;
     if (gather->rows > 0 && t->shape.rows > 0) stored.shape.rows = gather->rows;
     return stored;
 }
 
 /* One buffer or a list: not both, and what bounds the one is not said of the other. */
-static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
@@ -4705,7 +4727,7 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
 }
 
 /* Types that the scales of a scaling may be stored in, as a bit set. */
-static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
     uint32_t dtypes = 1u << facts->scale_dtype;
     if (facts->scale_dtype == TEGROUP_DTYPE_F32) dtypes |= 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0;
     if (facts->scale_dtype != TEGROUP_DTYPE_F8E4M3 && facts->block_outer == 1 && facts->block_inner > 0)
@@ -4714,8 +4736,9 @@ static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *fa
 }
 
 /* Scales at strides: each has a place of its own. */
-static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t,
+                                                                    const tegroup_impl_name *name,
+                                                                    tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
     const int ragged = tegroup_impl_ragged(&t->shape);
@@ -4744,8 +4767,8 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
 }
 
 /* Two elements a byte: a row begins with one. */
-static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
     const int64_t ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
     if (tegroup_impl_bits(t->dtype) >= 8) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
@@ -4760,8 +4783,8 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
 }
 
 /* Codes that are interleaved: by the lines of each copy that has them so. */
-static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                 tegroup_error *error) {
     const int64_t each = TEGROUP_INTERLEAVED_CODES, ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
     TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
                            "must be a tegroup_code_order");
@@ -4785,8 +4808,8 @@ static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor 
     return TEGROUP_OK;
 }
 /* Of what reads or writes codes in order alone. */
-static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_RULE(t->code_order == TEGROUP_CODES_IN_ORDER, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(CODE_ORDER),
                       "must be IN_ORDER here; tegroup_code_convert puts codes in order", TEGROUP_CODES_IN_ORDER,
                       t->code_order);
@@ -4794,8 +4817,8 @@ static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t
 }
 
 /* What of a tensor's fields belongs to its scaling. */
-static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int none = t->scaling == TEGROUP_SCALING_NONE;
     int copy;
@@ -4837,8 +4860,8 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
 }
 
 /* The rules of one tensor by itself, except those of its data pointers. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -4904,16 +4927,16 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
 }
 
 /* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. */
-static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
                          "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     return TEGROUP_OK;
 }
 
 /* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
     if (tegroup_impl_listed(t))
         return t->shape.groups == 0
                    ? TEGROUP_OK
@@ -4924,8 +4947,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
 }
 
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
-static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                      const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const tegroup_impl_name *name, tegroup_error *error) {
     if (t->shape.rows == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "must be set with slot_of_row", 1, 0);
@@ -4940,8 +4963,8 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
-static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
+                                                             tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
     int64_t total = 0;
     int32_t g;
@@ -4968,8 +4991,9 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 }
 
 /* A ragged tensor's snapshot: its address, and what a host may read of it. */
-static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t,
+                                                                       const tegroup_impl_name *name,
+                                                                       tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_ragged(shape)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
@@ -5040,8 +5064,8 @@ TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
 #undef TEGROUP_IMPL_AND
 }
 
-static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
-                                                    const char *rows_words, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
+                                                          const char *rows_words, tegroup_error *error) {
     const tegroup_snapshot_header *header = fit->header;
 #define TEGROUP_IMPL_REFUSE(holds, words, expected, got)                                                               \
     TEGROUP_IMPL_RULE(holds, ERROR_CAPACITY, field, words, expected, got);
@@ -5050,8 +5074,8 @@ static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit,
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                         tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                               tegroup_check_level level, tegroup_error *error) {
     const tegroup_impl_fit made = tegroup_impl_fit_of(t);
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
                                             "must have all groups within shape.rows rows", error));
@@ -5061,8 +5085,8 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
 
 /* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
  * that was not prepared for this shape they write nothing. */
-static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
@@ -5070,16 +5094,16 @@ static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t,
 }
 
 /* Rules of one tensor's memory, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     return tegroup_impl_check_data(t, name, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one
  * place. */
-static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
-                                                            const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
+                                                                  const char *field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
                       "must equal space", space, shape->row_sizes.space);
     return TEGROUP_OK;
@@ -5087,8 +5111,8 @@ static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape 
 
 /* A snapshot that an operation on plain rows reads: all its groups lie within `rows` rows. The kernels look into one in
  * device memory. */
-static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
+                                                               tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
@@ -5251,7 +5275,7 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
                       "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
 
 /* The order of values of a type. */
-static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_COLUMNWISE_BF16
            : dtype == TEGROUP_DTYPE_F16  ? TEGROUP_COLUMNWISE_F16
            : dtype == TEGROUP_DTYPE_F32  ? TEGROUP_COLUMNWISE_F32
@@ -5259,7 +5283,7 @@ static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype d
 }
 
 /* The columnwise copy of values by itself. */
-static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
     tegroup_tensor values;
     memset(&values, 0, sizeof values);
     values.shape = t->shape;
@@ -5273,7 +5297,7 @@ static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
 }
 
 /* The tensor with one copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_tensor with = *t;
     with.data = memory.data;
@@ -5293,8 +5317,8 @@ TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, co
 typedef struct tegroup_impl_copy_paths {
     const char *data, *scales;
 } tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                       int columnwise) {
     tegroup_impl_copy_paths paths;
     if (listed) {
         paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
@@ -5307,8 +5331,8 @@ static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_i
 }
 
 /* A copy's elements and scales are buffers, or where the tensor is a list, lists. */
-static inline tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *t, int columnwise,
-                                                          const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *t, int columnwise,
+                                                                const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const tegroup_impl_copy_paths buffers = tegroup_impl_copy_paths_of(name, 0, columnwise);
     const int listed = tegroup_impl_listed(t);
@@ -5322,15 +5346,15 @@ static inline tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *
 }
 
 /* One address, or a list of them: there where something is behind it. */
-static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
-                                                      const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
+                                                            const char *field, tegroup_error *error) {
     return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
 }
 
 /* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
  * group (`always`), every one. */
-static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
-                                                     const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
+                                                           const char *field, tegroup_error *error) {
     tegroup_snapshot_view view;
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
@@ -5344,8 +5368,8 @@ static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, vo
 }
 
 /* A copy of values has no scales. */
-static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
-                                                         const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
+                                                               const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     TEGROUP_IMPL_RULE(!columnwise || !tegroup_impl_keeps_values(t) || (!memory.scales && !memory.scale_pointers),
                       ERROR_COMBINATION,
@@ -5355,8 +5379,8 @@ static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t
 }
 
 /* The memory of one copy: elements and scales just where the tensor has any. */
-static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
-                                                     const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
+                                                           const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t), values = columnwise && tegroup_impl_keeps_values(t);
@@ -5419,7 +5443,7 @@ typedef struct tegroup_impl_scales {
     int64_t capacity; /* scales of the buffer, or of each of a list */
 } tegroup_impl_scales;
 
-static inline tegroup_impl_scales tegroup_impl_scales_of(const tegroup_tensor *t, int32_t columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_scales tegroup_impl_scales_of(const tegroup_tensor *t, int32_t columnwise) {
     tegroup_impl_scales scales;
     memset(&scales, 0, sizeof scales);
     scales.tensor = *t;
@@ -5542,8 +5566,8 @@ typedef struct tegroup_impl_buffer {
 } tegroup_impl_buffer;
 
 /* Plain memory. apart NULL: no other buffer's error names it. */
-static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
-                                                         const char *apart, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
+                                                               const char *apart, int writes) {
     tegroup_impl_buffer buffer;
     memset(&buffer, 0, sizeof buffer);
     buffer.base = base;
@@ -5555,8 +5579,8 @@ static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64
     return buffer;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t,
+                                                                   const tegroup_impl_name *name, int writes) {
     const int there = t->dtype != TEGROUP_DTYPE_UNSET, listed = there && tegroup_impl_listed(t);
     tegroup_impl_buffer buffer = tegroup_impl_buffer_of(
         there && !listed ? t->data : NULL, there && !listed ? tegroup_impl_extent_bytes(t) : 0,
@@ -5569,8 +5593,8 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
 }
 
 /* The elements of a copy of a quantised tensor, or its scales. */
-static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           int columnwise, int of_scales, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                 int columnwise, int of_scales, int writes) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise);
     tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, writes);
@@ -5585,7 +5609,7 @@ static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor 
     return buffer;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
     tegroup_layout layout;
     if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
         return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
@@ -5595,14 +5619,15 @@ static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_ten
 }
 
 /* A matrix; an absent one has no bytes. */
-static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
-                                                             const char *apart, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
+                                                                   const char *apart, int writes) {
     return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
 }
 
 /* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it
  * is. */
-static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot,
+                                                                               tegroup_space space) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
@@ -5610,13 +5635,14 @@ static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const v
     return tegroup_impl_buffer_of(snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap the snapshot", 0);
 }
 
-static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
     return tegroup_impl_buffer_of(options->workspace, (int64_t)bytes, "options.workspace",
                                   "must not overlap options.workspace", 1);
 }
 
 /* Does any matrix of a list that the host can walk share memory with a range? */
-static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base, int64_t bytes) {
+TEGROUP_IMPL_STATIC int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base,
+                                                     int64_t bytes) {
     const tegroup_tensor *t = buffer->tensor;
     tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
     tegroup_tensor one = *t; /* as large as the group */
@@ -5641,14 +5667,14 @@ static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer
 
 /* Does a buffer that is written share memory with a range? The deep level walks the buffer's list, but two lists are
  * not compared entry by entry. */
-static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
-                                            tegroup_check_level level) {
+TEGROUP_IMPL_STATIC int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
+                                                  tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
     return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out, base, bytes);
 }
 
-static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
-                                            tegroup_check_level level) {
+TEGROUP_IMPL_STATIC int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
+                                                  tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
            || (level == TEGROUP_CHECK_DEEP && other->tensor
                && tegroup_impl_entries_overlap(other, out->base, out->bytes));
@@ -5657,8 +5683,9 @@ static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, cons
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
  * included. Of two that are written and share elements, the first in the array is named. about: the index of the buffer
  * that the error names; NULL = not wanted. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
-                                                      tegroup_check_level level, int32_t *about, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
+                                                            tegroup_check_level level, int32_t *about,
+                                                            tegroup_error *error) {
     int32_t i, j;
     for (i = 0; i < count; i++) {
         const tegroup_impl_buffer *out = &buffers[i];
@@ -5690,10 +5717,10 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t 
 
 /* The workspace of an operation on so many buffers at most: large enough, and apart from each of them. */
 enum { TEGROUP_IMPL_MOST_BUFFERS = 15 };
-static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
-                                                                 size_t workspace_bytes,
-                                                                 const tegroup_impl_buffer *others, int32_t count,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout,
+                                                                       const void *workspace, size_t workspace_bytes,
+                                                                       const tegroup_impl_buffer *others, int32_t count,
+                                                                       tegroup_error *error) {
     tegroup_impl_buffer buffers[1 + TEGROUP_IMPL_MOST_BUFFERS];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
@@ -5921,8 +5948,8 @@ TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p
 }
 
 /* The comparators that stay within the positions first .. first + block - 1. */
-static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t first,
-                                           int32_t block, int32_t run, int32_t distance) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                 int32_t first, int32_t block, int32_t run, int32_t distance) {
     int32_t i;
     for (; distance > 0; distance /= 2)
         for (i = first; i < first + block; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
@@ -5930,7 +5957,7 @@ static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, te
 
 /* The network, with the positions in a block for each thread, as far as that is a power of two: blocks wait for each
  * other only where a comparator reaches from one to another. */
-static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
     const int32_t extent = p->order_entries;
     int32_t log = 0, block = extent, threads, run, distance, i;
     while (extent >> log > 1) log++;
@@ -5978,7 +6005,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
 /* ==== [52] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
-static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
     const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
     return entries * (tegroup_impl_bits(sizes->dtype) / 8);
 }
@@ -5990,10 +6017,10 @@ typedef struct tegroup_impl_parcel {
     int32_t starts, cols, offsets, count; /* words before each array; words in all */
 } tegroup_impl_parcel;
 
-static inline int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
 
 /* Appends an array, if there is one. Returns the words before it. */
-static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
     const int32_t before = parcel->count;
     if (!array) return before;
     memcpy(parcel->words + before, array, (size_t)bytes);
@@ -6002,7 +6029,7 @@ static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const
 }
 
 /* The check has seen that they have room. */
-static inline void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
     memset(parcel, 0, sizeof *parcel); /* a captured graph keeps all of it */
     (void)tegroup_impl_parcel_add(parcel, p->rows.data, tegroup_impl_sizes_bytes(&p->rows, p->groups));
     parcel->starts = tegroup_impl_parcel_add(parcel, p->rows.starts, tegroup_impl_sizes_bytes(&p->rows, p->groups));
@@ -6034,7 +6061,7 @@ TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header,
     header->ld = p->ld;
 }
 
-static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
     if (!bits) return;
     header->status |= bits;
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
@@ -6042,8 +6069,8 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
 
 /* Sort the groups, and write what tegroup_impl_prepare_apart says of those that own something. Returns how many these
  * are. */
-static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                     int64_t rows[TEGROUP_MAX_GROUPS]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                           int64_t rows[TEGROUP_MAX_GROUPS]) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
@@ -6054,8 +6081,8 @@ static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparat
     return owners;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                tegroup_snapshot_header *header) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                      tegroup_snapshot_header *header) {
     int64_t rows[TEGROUP_MAX_GROUPS];
     const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
     int32_t g, i;
@@ -6067,7 +6094,7 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
 }
 
 /* All steps in order, on the host. */
-static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
     tegroup_impl_place x = {0, 0, 0, 0};
     int32_t g;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
@@ -6103,8 +6130,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
 /* ==== [53] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
-static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
+                                                            tegroup_error *error) {
     const char *const rows = "shape.row_sizes.data";
     const int counts = p->rows.encoding == TEGROUP_ENCODING_COUNTS;
     TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_START), ERROR_VALUE, counts ? "shape.row_sizes.starts" : rows,
@@ -6128,8 +6155,8 @@ static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_prepara
 }
 
 /* Two groups that share rows, or elements, where no size lies otherwise. */
-static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
-                                                              tegroup_impl_sort_key key, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
+                                                                    tegroup_impl_sort_key key, tegroup_error *error) {
     int64_t rows[TEGROUP_MAX_GROUPS];
     const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
     int32_t lowest = -1, g, i;
@@ -6146,7 +6173,8 @@ static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl
 }
 
 /* Sizes in host memory are looked at before anything is written. */
-static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p,
+                                                               tegroup_error *error) {
     int32_t order[TEGROUP_MAX_GROUPS], g;
     tegroup_impl_preparation asked = *p;
     tegroup_impl_place x = {0, 0, 0, 0};
@@ -6170,12 +6198,12 @@ static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_prep
 }
 
 /* Where the arrays of sizes are. */
-static inline tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
+TEGROUP_IMPL_STATIC tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
     return sizes->data_space != TEGROUP_SPACE_UNSET ? sizes->data_space : sizes->space;
 }
 
-static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
+                                                            tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
     TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
                       "must be set", TEGROUP_ENCODING_COUNTS, 0);
@@ -6232,13 +6260,13 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
 }
 
 /* An array of sizes, or of starts, which is read. */
-static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
-                                                            int32_t groups, const char *apart) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
+                                                                  int32_t groups, const char *apart) {
     return tegroup_impl_buffer_of(data, tegroup_impl_sizes_bytes(sizes, groups), NULL, apart, 0);
 }
 
-static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
+                                                              tegroup_error *error) {
     const tegroup_shape *shape;
     tegroup_impl_buffer buffers[5];
     tegroup_space data_space;
@@ -6311,22 +6339,22 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
 #define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
-static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
     if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
     return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
 }
 
 /* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
-static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
     return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
 }
 
 /* Two tensors must agree in how their groups are made. Rows of ragged ones are what their buffers hold, of which the
  * snapshots tell what is used. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     const tegroup_tensor *like, const tegroup_impl_name *like_name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           const tegroup_tensor *like,
+                                                           const tegroup_impl_name *like_name, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
@@ -6335,9 +6363,9 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
-                                                        const char *space_field, const char *stride_field,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
+                                                              const char *space_field, const char *stride_field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
@@ -6346,7 +6374,7 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 }
 
 /* Rules of the options alone. */
-static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_FAST_ACCUM, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
@@ -6373,8 +6401,8 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 }
 
 /* Rules of a product's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
@@ -6391,9 +6419,10 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they
  * are. */
-static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                       const tegroup_impl_name *name, tegroup_impl_operand operand,
-                                                       tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                             const tegroup_impl_name *name,
+                                                             tegroup_impl_operand operand, tegroup_op op,
+                                                             tegroup_error *error) {
     tegroup_tensor stored;
     TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
@@ -6422,8 +6451,8 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
 
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
-static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     const tegroup_impl_name *a_name = names->operand[TEGROUP_IMPL_A], *b_name = names->operand[TEGROUP_IMPL_B];
     TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, GROUPS),
@@ -6463,8 +6492,8 @@ TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand o
 
 /* In which orders a product reads copies and codes: values are no copy that is summed along, and interleaved codes are
  * weights, whose lines a product sums along. */
-static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     int i;
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
@@ -6487,7 +6516,7 @@ static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *
 
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
-static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
     uint32_t set = 0;
     int32_t b;
     for (b = 0; b < TEGROUP_SCALING_COUNT; b++)
@@ -6498,8 +6527,8 @@ static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_o
 }
 
 /* Rules between data types. */
-static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
@@ -6541,8 +6570,8 @@ TEGROUP_IMPL_HD const tegroup_tensor *tegroup_impl_biased(const tegroup_gemm_des
 }
 
 /* Rules about what goes with what. */
-static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
@@ -6598,8 +6627,8 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 }
 
 /* An operand that has memory must have a dtype, too, or it would be left out silently. */
-static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
@@ -6613,8 +6642,8 @@ static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *de
     return TEGROUP_OK;
 }
 
-static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
-                                            const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
+                                                  const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
     operands[TEGROUP_IMPL_A] = &desc->a;
     operands[TEGROUP_IMPL_B] = &desc->b;
     operands[TEGROUP_IMPL_C] = &desc->c;
@@ -6623,8 +6652,9 @@ static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
 }
 
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
-static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_problem *problem, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_problem *problem,
+                                                           tegroup_error *error) {
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
     int copy;
@@ -6866,7 +6896,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
 }
 
 /* Does the caller take the risk of what goes wrong in this case? */
-static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
@@ -6875,8 +6905,8 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
 }
 
 /* Must the library be called in another way than the plain one, so that this does not happen? */
-static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm, int32_t cublaslt_version,
-                                             tegroup_quirk_case when) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm, int32_t cublaslt_version,
+                                                   tegroup_quirk_case when) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
@@ -6891,14 +6921,14 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
-static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+TEGROUP_IMPL_STATIC uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
     size_t i;
     for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
 /* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
-static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
+TEGROUP_IMPL_STATIC uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[10];
     parts[0] = backend;
     parts[1] = p->op;
@@ -6913,7 +6943,7 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
-static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+TEGROUP_IMPL_STATIC int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
@@ -6931,7 +6961,7 @@ typedef struct tegroup_impl_choices {
     int32_t count;
 } tegroup_impl_choices;
 
-static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
+TEGROUP_IMPL_STATIC void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
     int32_t i;
     for (i = 0; i < choices->count; i++)
         if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
@@ -6966,7 +6996,7 @@ typedef struct tegroup_impl_forecast {
 } tegroup_impl_forecast;
 
 /* Rows of all groups together that a plan is made for. */
-static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     if (desc->options.expected_rows > 0) return desc->options.expected_rows;
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
@@ -7104,18 +7134,18 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
 
 /* ==== [59] Quantised operands (src/core/quantised.h) ==== */
 
-static inline int tegroup_impl_quantised(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
 }
 
 /* Are its scales of 8 bits? A value times such a scale is a number of BF16, exactly or rounded once. */
-static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
     const tegroup_dtype scales = tegroup_scaling_info(scaling)->scale_dtype;
     return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
 }
 
 /* Does a product read a transposed copy? Asked of a plan; a call that lacks that copy may read the rowwise one. */
-static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
     return (operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling) != TEGROUP_SCALING_NONE
            && tegroup_impl_sums_rows(p->op, operand) && p->columnwise_order[operand] == TEGROUP_COLUMNWISE_TRANSPOSED;
 }
@@ -7123,21 +7153,21 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
 /* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
  * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other; not
  * where its codes are interleaved, which are together along rows. */
-static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
            || facts->choice_outer != facts->block_inner || t->code_order == TEGROUP_CODES_INTERLEAVED;
 }
 
 /* Which copy of a or b a product reads. */
-static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
     return tegroup_impl_needs_columnwise(t);
 }
 
 /* The operand with that copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                   tegroup_impl_reads_columnwise(desc, operand));
 }
@@ -7167,7 +7197,8 @@ typedef struct tegroup_impl_scaled {
 } tegroup_impl_scaled;
 
 /* Before the first group of one copy. sums_rows: are lines columns, and k rows? */
-static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise, int sums_rows) {
+TEGROUP_IMPL_STATIC tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise,
+                                                                 int sums_rows) {
     tegroup_impl_scaled scaled;
     memset(&scaled, 0, sizeof scaled);
     if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
@@ -7181,7 +7212,8 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor 
 }
 
 /* desc: as the caller made it, or with operands as they are read. */
-static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc,
+                                                               tegroup_impl_operand operand) {
     return tegroup_impl_scaled_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                     tegroup_impl_reads_columnwise(desc, operand),
                                     tegroup_impl_sums_rows(desc->op, operand));
@@ -7234,14 +7266,15 @@ typedef struct tegroup_impl_epilogue {
 /* ==== [61] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
-                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
-                                                       struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                             const tegroup_prepare_desc *desc,
+                                                             const tegroup_layout *layout, struct CUstream_st *stream,
+                                                             tegroup_error *error);
 #endif
 
 /* What the check has passed. */
-static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
-                                                                   const tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
+                                                                         const tegroup_layout *layout) {
     tegroup_impl_preparation p;
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;
@@ -7314,8 +7347,8 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
 #define TEGROUP_IMPL_PIECE 256
 
 /* x[j] = data[first + j * stride] */
-static inline void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride,
-                                              int64_t n, float *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride, int64_t n, float *x) {
     int64_t j;
 #define TEGROUP_IMPL_LOAD_ROW(type)                                                                                    \
     if (stride == 1) {                                                                                                 \
@@ -7337,8 +7370,8 @@ static inline void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *da
 }
 
 /* sum[j] += weight * row[at + j], of a piece's n elements at most. */
-static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
-                                             float *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n,
+                                                   float weight, float *sum) {
     float x[TEGROUP_IMPL_PIECE];
     int64_t j;
     tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
@@ -7346,8 +7379,8 @@ static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row
 }
 
 /* data[first + j * stride] = x[j] */
-static inline void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
-                                               int64_t n, const float *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
+                                                     int64_t n, const float *x) {
     int64_t j;
 #define TEGROUP_IMPL_STORE_ROW(type)                                                                                   \
     if (stride == 1) {                                                                                                 \
@@ -7369,7 +7402,7 @@ static inline void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, i
 }
 
 /* sum + x . y, in eight interleaved sums that are added up in order: fixed, and fast. */
-static inline float tegroup_impl_dot_f32(const float *x, const float *y, int64_t n, float sum) {
+TEGROUP_IMPL_STATIC float tegroup_impl_dot_f32(const float *x, const float *y, int64_t n, float sum) {
     float part[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int64_t j;
     int32_t lane;
@@ -7381,8 +7414,8 @@ static inline float tegroup_impl_dot_f32(const float *x, const float *y, int64_t
 }
 
 /* x[j] = data[first + j * stride] */
-static inline void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride,
-                                              int64_t n, double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride, int64_t n, double *x) {
     int64_t j;
 #define TEGROUP_IMPL_LOAD_ROW(type)                                                                                    \
     if (stride == 1) {                                                                                                 \
@@ -7404,8 +7437,8 @@ static inline void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *da
 }
 
 /* sum[j] += weight * row[at + j], of a piece's n elements at most. */
-static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
-                                             double *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n,
+                                                   double weight, double *sum) {
     double x[TEGROUP_IMPL_PIECE];
     int64_t j;
     tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
@@ -7413,8 +7446,8 @@ static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row
 }
 
 /* data[first + j * stride] = x[j] */
-static inline void tegroup_impl_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
-                                               int64_t n, const double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
+                                                     int64_t n, const double *x) {
     int64_t j;
 #define TEGROUP_IMPL_STORE_ROW(type)                                                                                   \
     if (stride == 1) {                                                                                                 \
@@ -7436,7 +7469,7 @@ static inline void tegroup_impl_store_row_f64(tegroup_dtype dtype, void *data, i
 }
 
 /* sum + x . y, in eight interleaved sums that are added up in order: fixed, and fast. */
-static inline double tegroup_impl_dot_f64(const double *x, const double *y, int64_t n, double sum) {
+TEGROUP_IMPL_STATIC double tegroup_impl_dot_f64(const double *x, const double *y, int64_t n, double sum) {
     double part[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int64_t j;
     int32_t lane;
@@ -7790,18 +7823,18 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) 
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
 #define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
 
-static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
            * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
-static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     tegroup_impl_layout_add(layout, "panels of each thread",
                             tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
-static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                         tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                               tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     (void)desc, (void)target, (void)forecast; /* there is one */
     plan->tile_m = TEGROUP_IMPL_CPU_TILE_M;
     plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
@@ -7958,8 +7991,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
     }
 }
 
-static inline void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int64_t stride_k, int32_t count, int32_t k,
+                                                    int32_t width, float *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
     case TEGROUP_DTYPE_F64:
         tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
@@ -7979,8 +8013,8 @@ static inline void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *da
 
 /* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
  * their own height. */
-static inline void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float *a, int32_t a_k, const float *b,
-                                               float *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_block_f32(int32_t m, int64_t k, const float *a, int32_t a_k, const float *b,
+                                                     float *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
         const float *panel = a + (int64_t)i * a_k;
@@ -8079,8 +8113,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
     }
 }
 
-static inline void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, double *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int64_t stride_k, int32_t count, int32_t k,
+                                                    int32_t width, double *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
     case TEGROUP_DTYPE_F64:
         tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
@@ -8100,8 +8135,8 @@ static inline void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *da
 
 /* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
  * their own height. */
-static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double *a, int32_t a_k, const double *b,
-                                               double *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double *a, int32_t a_k, const double *b,
+                                                     double *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
         const double *panel = a + (int64_t)i * a_k;
@@ -8123,8 +8158,8 @@ typedef struct tegroup_impl_cpu_codes {
     float scale[256];
 } tegroup_impl_cpu_codes;
 
-static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                             tegroup_impl_cpu_codes *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                   tegroup_impl_cpu_codes *codes) {
     int32_t i, count;
     codes->scaled = tegroup_impl_scaled_of(desc, operand);
     if (!codes->scaled.facts) return;
@@ -8135,8 +8170,8 @@ static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegr
 }
 
 /* Goes on to group g, the one after the last. Returns what all its values are multiplied by. */
-static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, const tegroup_tensor *t,
-                                                 const tegroup_snapshot_view *view, int32_t g) {
+TEGROUP_IMPL_STATIC double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, const tegroup_tensor *t,
+                                                       const tegroup_snapshot_view *view, int32_t g) {
     if (!codes->scaled.facts) return 1;
     tegroup_impl_scaled_next(&codes->scaled, t, view, g);
     return codes->scaled.global;
@@ -8181,8 +8216,8 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_vectors(tegroup_dtype dtype,
 #define TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
 
 /* The scale of element k of a line, and in *shared how many from k on have it. *normal becomes 0 where it is not. */
-static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
-                                           int64_t *shared, int *normal) {
+TEGROUP_IMPL_STATIC float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
+                                                 int64_t *shared, int *normal) {
     const tegroup_impl_scaled *s = &codes->scaled;
     const int64_t at = tegroup_impl_scale_index_along(s, line, k, shared);
     const float scale = tegroup_impl_bits(s->scale_dtype) == 8 ? codes->scale[((const uint8_t *)s->scales)[at]]
@@ -8193,8 +8228,8 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
 
 /* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved; tiles are so deep that these
  * are whole blocks then. Returns where they are, and in *at the first. */
-static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
-                                                       uint8_t *ordered) {
+TEGROUP_IMPL_STATIC const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
+                                                             uint8_t *ordered) {
     const int32_t bits = tegroup_impl_bits(s->dtype);
     int32_t k;
     if (!s->interleaved) return (const uint8_t *)s->data;
@@ -8206,9 +8241,9 @@ static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled
 
 /* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
  * whatever the types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
-                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
-                                                float *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *codes, const uint8_t *data,
+                                                      int64_t at, int32_t count, const float *scale, int each,
+                                                      int normal, int32_t apart, float *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
@@ -8223,8 +8258,9 @@ static inline void tegroup_impl_cpu_decode_f32(const tegroup_impl_cpu_codes *cod
 
 /* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
  * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
-static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t lines, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                          float *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
@@ -8258,8 +8294,9 @@ static inline void tegroup_impl_cpu_pack_along_f32(const tegroup_impl_cpu_codes 
 }
 
 /* A panel of lines that are neighbours: each of its rows is decoded in its place. */
-static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                     int32_t lines, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                           int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                           float *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
@@ -8280,8 +8317,9 @@ static inline void tegroup_impl_cpu_pack_across_f32(const tegroup_impl_cpu_codes
 }
 
 /* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. */
-static inline void tegroup_impl_cpu_pack_codes_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t count, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_codes_f32(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t count, int32_t k, int32_t width,
+                                                          float *panel) {
     for (; count > 0; count -= width, line += width, panel += (int64_t)k * width) {
         const int32_t lines = count < width ? count : width;
         if (codes->scaled.k_stride == 1) tegroup_impl_cpu_pack_along_f32(codes, line, from, lines, k, width, panel);
@@ -8290,9 +8328,10 @@ static inline void tegroup_impl_cpu_pack_codes_f32(const tegroup_impl_cpu_codes 
 }
 
 /* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
-static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_codes *codes,
-                                                   const tegroup_impl_block *dy, int64_t j0, int64_t n, float *panel,
-                                                   float *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
+                                                         const tegroup_impl_cpu_codes *codes,
+                                                         const tegroup_impl_block *dy, int64_t j0, int64_t n,
+                                                         float *panel, float *sums) {
     int64_t r0, r, j, c;
     for (j = 0; j < n; j += TEGROUP_IMPL_CPU_PANEL_N) {
         const int64_t cols = tegroup_impl_min(TEGROUP_IMPL_CPU_PANEL_N, n - j);
@@ -8314,9 +8353,9 @@ static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
 
 /* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
  * whatever the types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
-                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
-                                                double *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *codes, const uint8_t *data,
+                                                      int64_t at, int32_t count, const float *scale, int each,
+                                                      int normal, int32_t apart, double *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
@@ -8331,8 +8370,9 @@ static inline void tegroup_impl_cpu_decode_f64(const tegroup_impl_cpu_codes *cod
 
 /* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
  * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
-static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t lines, int32_t k, int32_t width, double *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                          double *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
@@ -8366,8 +8406,9 @@ static inline void tegroup_impl_cpu_pack_along_f64(const tegroup_impl_cpu_codes 
 }
 
 /* A panel of lines that are neighbours: each of its rows is decoded in its place. */
-static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                     int32_t lines, int32_t k, int32_t width, double *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                           int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                           double *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
@@ -8388,8 +8429,9 @@ static inline void tegroup_impl_cpu_pack_across_f64(const tegroup_impl_cpu_codes
 }
 
 /* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. */
-static inline void tegroup_impl_cpu_pack_codes_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t count, int32_t k, int32_t width, double *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_codes_f64(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t count, int32_t k, int32_t width,
+                                                          double *panel) {
     for (; count > 0; count -= width, line += width, panel += (int64_t)k * width) {
         const int32_t lines = count < width ? count : width;
         if (codes->scaled.k_stride == 1) tegroup_impl_cpu_pack_along_f64(codes, line, from, lines, k, width, panel);
@@ -8398,9 +8440,10 @@ static inline void tegroup_impl_cpu_pack_codes_f64(const tegroup_impl_cpu_codes 
 }
 
 /* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
-static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_codes *codes,
-                                                   const tegroup_impl_block *dy, int64_t j0, int64_t n, double *panel,
-                                                   double *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
+                                                         const tegroup_impl_cpu_codes *codes,
+                                                         const tegroup_impl_block *dy, int64_t j0, int64_t n,
+                                                         double *panel, double *sums) {
     int64_t r0, r, j, c;
     for (j = 0; j < n; j += TEGROUP_IMPL_CPU_PANEL_N) {
         const int64_t cols = tegroup_impl_min(TEGROUP_IMPL_CPU_PANEL_N, n - j);
@@ -8507,9 +8550,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t 
 
 /* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
  * few rows and whole bundles of lines that can be transposed. */
-static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
-                                               int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
-                                               int32_t k, const float *a, float *panel, float *sums) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                     int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                                     int32_t k, const float *a, float *panel, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8, whole = k / TEGROUP_IMPL_PIECE_K * TEGROUP_IMPL_PIECE_K;
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || lines % (2 * TEGROUP_IMPL_CPU_LANES) != 0 || stride_k != 1
@@ -8586,7 +8629,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const ch
 }
 
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
-static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
     const int64_t rows = dtype == TEGROUP_DTYPE_F32                                  ? 3
                          : dtype == TEGROUP_DTYPE_BF16 || dtype == TEGROUP_DTYPE_F16 ? TEGROUP_IMPL_LINES_ROWS
@@ -8596,8 +8639,9 @@ static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, c
 }
 
 /* sums[m][lines] += A[m][k] * `lines` lines of B. */
-static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                              int32_t m, int32_t lines, int32_t k, const float *a, float *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int32_t m, int32_t lines, int32_t k,
+                                                    const float *a, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     const char *at = (const char *)data + first * bytes;
     stride_line *= bytes;
@@ -8674,9 +8718,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32
 }
 
 /* sums[m][lines] += packed A * `lines` lines of B. Returns k, or 0 where the product is none of these. */
-static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const void *data, int64_t first,
-                                                  int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
-                                                  int32_t k, const float *a, float *sums) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                        int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                                        int32_t k, const float *a, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || stride_line != 1 || lines != TEGROUP_IMPL_MICRO_N_f32) return 0;
@@ -8756,7 +8800,7 @@ typedef struct tegroup_impl_setup_items {
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
 } tegroup_impl_setup_items;
 
-static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
     tegroup_impl_setup_items items;
     items.base = (char *)base;
     items.pitch = (uint32_t)tegroup_impl_align(8 * (int64_t)groups, TEGROUP_ALIGNMENT);
@@ -8765,7 +8809,7 @@ static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t group
     return items;
 }
 
-static inline int64_t tegroup_impl_setup_bytes(int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_setup_bytes(int32_t groups) {
     return (int64_t)tegroup_impl_setup_items_of(groups, NULL).last
            + tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
 }
@@ -8780,8 +8824,8 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
 }
 
 /* A plan without rows has no algorithm, and cannot serve a call that has some. */
-static inline tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
     TEGROUP_IMPL_RULE(has_algorithm || desc->a.shape.groups == 0 || tegroup_impl_termless(desc), ERROR_PLAN,
                       TEGROUP_IMPL_OPERAND_PATH(A, ROWS), "must be 0, as planned: cuBLASLt was asked for no algorithm",
                       0, desc->a.shape.rows);
@@ -8825,8 +8869,8 @@ typedef struct tegroup_impl_setup_call {
     tegroup_impl_fit fits[4]; /* the snapshots that are read, each once */
 } tegroup_impl_setup_call;
 
-static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
-                                                                       const tegroup_snapshot_view *view) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
+                                                                             const tegroup_snapshot_view *view) {
     tegroup_impl_setup_operand o;
     memset(&o, 0, sizeof o);
     o.ragged = view->rows != NULL;
@@ -8846,7 +8890,7 @@ static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const teg
     return o;
 }
 
-static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegroup_scalars *s, float otherwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegroup_scalars *s, float otherwise) {
     tegroup_impl_setup_scalar made;
     made.at = s->space != TEGROUP_SPACE_UNSET ? s->data : NULL;
     made.stride = s->stride;
@@ -8856,7 +8900,7 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
 }
 
 /* Adds a tensor's snapshot to the fits unless it is there. */
-static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     int32_t i;
     if (!fit.header) return;
@@ -8874,7 +8918,7 @@ TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *c
 }
 
 /* Do the elements that a product sums over follow one another in what it reads of an operand? */
-static inline int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     return !tegroup_impl_sums_rows(desc->op, operand)
            || tegroup_impl_transposed(t, tegroup_impl_reads_columnwise(desc, operand));
@@ -8882,9 +8926,10 @@ static inline int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegr
 
 /* alpha and beta are the values of scalars that the descriptor leaves out; quantised operands are as they are read.
  * items: addresses only, nothing is read there. */
-static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
-                                                                 const tegroup_snapshot_view views[4], float alpha,
-                                                                 float beta, tegroup_impl_setup_items items) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
+                                                                       const tegroup_snapshot_view views[4],
+                                                                       float alpha, float beta,
+                                                                       tegroup_impl_setup_items items) {
     tegroup_impl_setup_call call;
     memset(&call, 0, sizeof call);
     call.op = desc->op;
@@ -9094,11 +9139,11 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
 }
 
 /* The layouts of cuBLASLt's workspaces, which the host knows without the library. */
-static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }
 
-static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const int64_t cublas = tegroup_impl_cublas_bytes(plan);
     tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
                             tegroup_impl_setup_bytes(plan->problem.groups));
@@ -9107,7 +9152,7 @@ static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, t
     if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
 }
 
-static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_problem *p = &plan->problem;
     tegroup_impl_layout_add(
         layout, "cuBLASLt, one part a stream",
@@ -9143,20 +9188,20 @@ typedef struct tegroup_impl_setup_taken {
 } tegroup_impl_setup_taken;
 
 /* Puts the copies that are read in the place of the rowwise ones. */
-static inline void tegroup_impl_setup_take_copies(tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_setup_take_copies(tegroup_gemm_desc *desc) {
     const tegroup_tensor a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A), b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     desc->a = a;
     desc->b = b;
 }
 
 /* What the low bits of a group's scales' address must not have: one scale is read as it lies, more by 16 bytes. */
-static inline int64_t tegroup_impl_setup_scale_starts(const tegroup_scaling_facts *facts) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_setup_scale_starts(const tegroup_scaling_facts *facts) {
     return tegroup_impl_scaled_as_one(facts) ? 3 : 15;
 }
 
 /* desc: with the copies that are read. */
-static inline tegroup_impl_setup_scaled tegroup_impl_setup_scaled_of(const tegroup_gemm_desc *desc,
-                                                                     tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_scaled tegroup_impl_setup_scaled_of(const tegroup_gemm_desc *desc,
+                                                                           tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int columnwise = tegroup_impl_reads_columnwise(desc, operand);
@@ -9300,7 +9345,7 @@ typedef struct tegroup_impl_sm90_row {
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
 
-static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_ROW(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)                 \
     {(tegroup_op)(op),                                                                                                 \
      (flips) ? (cols) : (lines) * (2 - (turns)),                                                                       \
@@ -9326,7 +9371,7 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
 
 /* Whether flipped tiles can run a problem: they store results of two bytes to which nothing is added, and gather no
  * rows. Fitting tiles store boxes of 64 rows, which would reach past a group's end where D is not ragged. */
-static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD) && !p->gathered[TEGROUP_IMPL_A]
@@ -9338,7 +9383,7 @@ static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     (!(flips) && ((op) == TEGROUP_OP_FORWARD || ((op) == TEGROUP_OP_DGRAD && (cols) > TEGROUP_IMPL_SM90_WIDE)))
 
 /* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
-static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
            && (!row->flips || tegroup_impl_sm90_can_flip(p))
@@ -9466,17 +9511,17 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
  * NVFP4's scale of a group, of F32, goes through alpha. */
 
 /* The quantised operands: bit 0 stands for A, bit 1 for B. */
-static inline uint32_t tegroup_impl_quantised_operands(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_quantised_operands(const tegroup_problem *p) {
     return (p->a_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_A : 0u)
            | (p->b_scaling != TEGROUP_SCALING_NONE ? 1u << TEGROUP_IMPL_B : 0u);
 }
 /* Are their scales of 8 bits? Those of both are, or neither's. */
-static inline int tegroup_impl_scales_values(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scales_values(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
 }
 
 /* The problem of BF16 that is left of it then. */
-static inline tegroup_problem tegroup_impl_decoded_problem(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC tegroup_problem tegroup_impl_decoded_problem(const tegroup_problem *p) {
     tegroup_problem multiplied = *p;
     if (!tegroup_impl_scales_values(p)) return multiplied;
     multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
@@ -9486,12 +9531,12 @@ static inline tegroup_problem tegroup_impl_decoded_problem(const tegroup_problem
 
 /* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
 #define TEGROUP_IMPL_DECODED_PIECE 16
-static inline int64_t tegroup_impl_decoded_ld(int64_t cols) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_decoded_ld(int64_t cols) {
     return tegroup_impl_align(cols, TEGROUP_IMPL_DECODED_PIECE);
 }
 
 /* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
-static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void *data) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void *data) {
     tegroup_tensor decoded;
     memset(&decoded, 0, sizeof decoded);
     decoded.shape = t->shape;
@@ -9503,7 +9548,7 @@ static inline tegroup_tensor tegroup_impl_decoded(const tegroup_tensor *t, void 
 
 /* The transposed copy of a dgrad's weights, described as a forward product's weights are: rows and columns change
  * places. t: with that copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
     tegroup_tensor turned = *t;
     turned.shape.rows = t->shape.cols;
     turned.shape.cols = t->shape.rows;
@@ -9514,34 +9559,35 @@ static inline tegroup_tensor tegroup_impl_turned(const tegroup_tensor *t) {
 }
 
 /* Whether scales lie in tiles of 128 x 4: the default packing. */
-static inline int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scales_in_tiles(const tegroup_tensor *b) {
     return tegroup_scaling_info(b->scaling)->swizzled && !tegroup_impl_scales_strided(b, 0)
            && b->scale_dtype != TEGROUP_DTYPE_I32 && b->scale_parts <= 1;
 }
 
 /* Weights that may be decoded in registers, as a forward product's are described: those of one, or of a dgrad whose
  * plan reads their transposed copy. */
-static inline int tegroup_impl_holds_turned(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_holds_turned(const tegroup_problem *p) {
     return p->op == TEGROUP_OP_DGRAD && tegroup_impl_plans_transposed(p, TEGROUP_IMPL_B);
 }
-static inline tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_held(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_holds_turned(p) ? tegroup_impl_turned(&desc->b) : desc->b;
 }
 /* Whether their codes can be: they are of E4M3 or E2M1, and k is of whole steps. */
-static inline int tegroup_impl_can_hold_codes(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+TEGROUP_IMPL_STATIC int tegroup_impl_can_hold_codes(const tegroup_problem *p, const tegroup_tensor *held,
+                                                    int64_t step) {
     const int turned = tegroup_impl_holds_turned(p);
     const int64_t k = turned ? p->n : p->k;
     return (p->op == TEGROUP_OP_FORWARD || turned)
            && (held->dtype == TEGROUP_DTYPE_F8E4M3 || held->dtype == TEGROUP_DTYPE_F4E2M1) && k > 0 && k % step == 0;
 }
 /* Whether they can be with their scales, of 8 bits in tiles. */
-static inline int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
+TEGROUP_IMPL_STATIC int tegroup_impl_can_hold(const tegroup_problem *p, const tegroup_tensor *held, int64_t step) {
     return tegroup_impl_can_hold_codes(p, held, step) && tegroup_impl_scaled_by_8_bits(held->scaling)
            && tegroup_impl_scales_in_tiles(held);
 }
 /* What a call must have whose plan decodes weights in registers. */
-static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *desc, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
     const int turned = desc->op == TEGROUP_OP_DGRAD;
     const tegroup_tensor read = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     TEGROUP_IMPL_RULE(desc->b.scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS),
@@ -9553,15 +9599,17 @@ static inline tegroup_status tegroup_impl_check_held(const tegroup_gemm_desc *de
 }
 
 /* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
-static inline void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands, tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC void tegroup_impl_plan_decoded(const tegroup_gemm_desc *desc, uint32_t operands,
+                                                   tegroup_plan *plan) {
     if (operands >> TEGROUP_IMPL_A & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] = (uint64_t)desc->a.shape.rows;
     if (operands >> TEGROUP_IMPL_B & 1u) plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] = (uint64_t)desc->b.shape.rows;
 }
 
 /* The workspace has room for as many rows as were planned. */
-static inline tegroup_status tegroup_impl_check_decoded_rows(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                             tegroup_impl_operand operand,
-                                                             const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_decoded_rows(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                                   tegroup_impl_operand operand,
+                                                                   const tegroup_impl_name *name,
+                                                                   tegroup_error *error) {
     const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + (int)operand];
     TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                       "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
@@ -9571,7 +9619,8 @@ static inline tegroup_status tegroup_impl_check_decoded_rows(const tegroup_plan 
 enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
 
 /* operands: those that are decoded. */
-static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint32_t operands, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint32_t operands,
+                                                        tegroup_layout *layout) {
     static const char *const names[2] = {"decoded a", "decoded b"};
     const tegroup_problem *p = &plan->problem;
     const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
@@ -9603,7 +9652,7 @@ static inline void tegroup_impl_decoded_workspace(const tegroup_plan *plan, uint
 
 /* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
  * where scales begin anew within a group, so does the walk of the kernel that decodes on the way. */
-static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
     return t->scaling == TEGROUP_SCALING_NONE
                ? t->dtype != TEGROUP_DTYPE_F16
                : t->shape.rows > 0 && t->scale_parts <= 1
@@ -9612,7 +9661,7 @@ static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
 }
 /* The operands that a product decodes first: bit 0 stands for A, bit 1 for B. A buffer in workspace has rows of one
  * width. */
-static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return p->groups > 0 && !p->irregular && tegroup_impl_portable_can_decode(&desc->a)
                    && tegroup_impl_portable_can_decode(&desc->b)
                    && tegroup_impl_expected_rows(desc, p)
@@ -9622,7 +9671,7 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
 }
 
 /* Whether a product decodes its weights in registers. */
-static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t step = TEGROUP_IMPL_PORTABLE_TILE_K;
     const int holds = tegroup_impl_scaled_by_8_bits(b.scaling) ? tegroup_impl_can_hold(p, &b, step)
@@ -9633,19 +9682,19 @@ static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *d
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
 /* Whether a plan does so. */
-static inline int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) {
     return plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] != 0;
 }
 
 /* The operands that a plan decodes first. */
-static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
     return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
            | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
 }
 
 /* Notes all that in a plan for any target. Its tile is chosen on the GPU. */
-static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                              tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                                    tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int holds = tegroup_impl_portable_holds_weights(desc, p);
     (void)target, (void)forecast;
@@ -9655,7 +9704,7 @@ static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, con
                                     : tegroup_impl_portable_decodes(desc, p),
                               plan);
 }
-static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const uint32_t operands = tegroup_impl_portable_decoded(plan);
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }
@@ -9668,10 +9717,10 @@ static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, teg
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
-static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
 
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
-static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
 }
 
@@ -9681,7 +9730,7 @@ static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
 #define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
 
 /* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
-static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
     const int each = 8 / tegroup_impl_bits(t->dtype);
     tegroup_tensor bytes = *t;
     bytes.dtype = TEGROUP_DTYPE_F8E4M3;
@@ -9704,7 +9753,7 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
  * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
  * and whose groups are not so long that decoding once is faster, for which codes must be in order. The plan keeps the
  * answer, as a call has no workspace to decode into but its plan's. */
-static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
                   ld = tegroup_impl_holds_turned(p) ? b.ld : p->ldb;
@@ -9718,18 +9767,18 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */
-static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
     return tegroup_impl_sm90_decodes(&plan->problem)
            && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
 }
 /* Which operands a plan decodes into workspace: bit 0 stands for A, bit 1 for B. */
-static inline uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
     const uint32_t held = tegroup_impl_sm90_plans_weights(plan) ? 1u << TEGROUP_IMPL_B : 0u;
     return tegroup_impl_sm90_decodes(&plan->problem) ? tegroup_impl_quantised_operands(&plan->problem) & ~held : 0;
 }
 
 /* Notes how many rows the buffers of decoded operands have. */
-static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
     const uint32_t held = tegroup_impl_sm90_holds_weights(desc, &plan->problem) ? 1u << TEGROUP_IMPL_B : 0u;
     if (tegroup_impl_sm90_decodes(&plan->problem))
         tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
@@ -9738,7 +9787,7 @@ static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc,
 #define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
 
 /* Predicted time in us to decode: all groups are taken to have rows. */
-static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     double bytes = 0;
     int i;
@@ -9762,7 +9811,7 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 #define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \
     ((bits) == 8 ? ((interleaved) ? 3.4 : 2.9) : ((interleaved) ? 2.4 : 1.8))
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
-static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;
     const double weight = (double)p->n * (double)p->k,
                  math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight
@@ -9808,7 +9857,7 @@ typedef struct tegroup_impl_sm90_weights_row {
     int32_t rows, cols, k;
 } tegroup_impl_sm90_weights_row;
 
-static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
     {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
@@ -9817,13 +9866,13 @@ static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
 /* Whether a kernel decodes the weights of a problem. */
-static inline int tegroup_impl_sm90_weights_runs(const tegroup_problem *p, int32_t kernel) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_weights_runs(const tegroup_problem *p, int32_t kernel) {
     const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
     return row->bits == tegroup_impl_bits(p->b) && row->order == (tegroup_code_order)p->code_order[TEGROUP_IMPL_B];
 }
 
-static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                  tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int few = tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups);
     const tegroup_impl_sm90_weights_row *row;
@@ -9875,7 +9924,7 @@ typedef struct tegroup_impl_sm90_fp8_row {
     int32_t narrows, fast;  /* as in the table */
 } tegroup_impl_sm90_fp8_row;
 
-static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows, fast)                                  \
     {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows, fast},
     static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
@@ -9885,20 +9934,20 @@ static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int3
 }
 
 /* Whether wgmma keeps a problem's sums of all of k: each scale is for all of k. */
-static inline int tegroup_impl_sm90_fp8_fast(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_fp8_fast(const tegroup_problem *p) {
     return p->compute == TEGROUP_COMPUTE_FAST_ACCUM && p->op != TEGROUP_OP_WGRAD
            && tegroup_scaling_info(p->a_scaling)->block_inner == 0
            && tegroup_scaling_info(p->b_scaling)->block_inner == 0;
 }
 
 /* Whether a kernel can run a problem. */
-static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
     const tegroup_impl_sm90_fp8_row *row = tegroup_impl_sm90_fp8_row_of(kernel);
     return (row->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD) && row->fast == tegroup_impl_sm90_fp8_fast(p);
 }
 
-static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                              tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const int64_t cols = tegroup_impl_min(forward ? p->n : p->k, INT32_MAX),
@@ -9953,7 +10002,7 @@ TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegro
 /* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
  * its own, of 128 bytes, which a kernel makes in the workspace. It finds the scales of both, too, so that groups may be
  * multiplied in any order. */
-static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     if (!tegroup_impl_sm90_multiplies_fp8(&plan->problem) || plan->problem.op != TEGROUP_OP_WGRAD) return;
     tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
     tegroup_impl_layout_add(layout, "places of scales",
@@ -9972,22 +10021,22 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
  * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither are
  * quantised ones, and what is beside them. */
-static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
     return !tegroup_impl_quantised(p)
            && ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
            && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
 }
-static inline int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
     return tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A) || tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B);
 }
 
 /* The copy's shape: rows of all groups together, as planned, and elements from one to the next. */
-static inline int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int weights = operand == TEGROUP_IMPL_B && p->op != TEGROUP_OP_WGRAD;
     return p->rows_space[operand] ? p->rows : tegroup_impl_mul(p->groups, weights ? p->n : p->rows);
 }
-static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t cols = operand == TEGROUP_IMPL_B || p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
     return tegroup_impl_align(cols, 8 * TEGROUP_IMPL_SM90_LINE_BYTES / tegroup_impl_bits(p->a));
 }
@@ -9996,14 +10045,14 @@ static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, te
  * them as they lie, takes less time, but where rows begin at odd elements, which it reads one by one. A copy of rows
  * takes little beside the product. (docs/lab/pitch.md) */
 #define TEGROUP_IMPL_SM90_REPAYS_ROWS 256
-static inline int tegroup_impl_sm90_repays(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repays(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return p->op == TEGROUP_OP_WGRAD || !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B) || p->lda % 2 || p->ldb % 2
            || tegroup_impl_expected_rows(desc, p) / TEGROUP_IMPL_SM90_REPAYS_ROWS >= p->groups;
 }
 
 /* Predicted time of the copies, on an H200. */
 #define TEGROUP_IMPL_SM90_REPACK_TB 4.0 /* TB/s, read and written; 0.92 of the rate of a plain copy */
-static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     double elements = 0;
     int32_t i;
@@ -10015,7 +10064,7 @@ static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, 
 }
 
 /* What a plan of SM90 keeps in its workspace. */
-static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;
@@ -10051,13 +10100,14 @@ typedef struct tegroup_impl_sm90_rates {
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
  * proportion to the width of their buses. (Other memory of such a width may be slower: an H100 NVL's.) */
-static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_slowness(const tegroup_target *target) {
     const double bits = target->memory_bits > 0 ? target->memory_bits : TEGROUP_IMPL_SM90_BITS_H100;
     return fmin(1, fmax(0, (TEGROUP_IMPL_SM90_BITS - bits) / (TEGROUP_IMPL_SM90_BITS - TEGROUP_IMPL_SM90_BITS_H100)));
 }
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
-static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness, int bits) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness,
+                                                        int bits) {
     static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
     const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
@@ -10074,7 +10124,7 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
 }
 
 /* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
-static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     double us = 0;
     int i;
@@ -10087,8 +10137,8 @@ static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc
 }
 
 /* Compares a quantised product with the same in BF16. */
-static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p, double slowness,
-                                             tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                   double slowness, tegroup_impl_forecast *forecast) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     if (!tegroup_impl_quantised(p)) return;
     forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, slowness, 16);
@@ -10133,7 +10183,7 @@ typedef struct tegroup_impl_sm90_groups {
 } tegroup_impl_sm90_groups;
 
 /* Derives sizes from the mean and the largest: they fall as a power of rank, as tokens do over experts (Zipf's law). */
-static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
     const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, TEGROUP_IMPL_SM90_ZIPF_PARTS) : 1;
     tegroup_impl_sm90_groups groups;
     double low = 0, high = TEGROUP_IMPL_SM90_ZIPF_POWER;
@@ -10166,15 +10216,15 @@ typedef struct tegroup_impl_sm90_share {
 } tegroup_impl_sm90_share;
 
 /* Tiles of 128 rows by 192 columns that cover a weight gradient; a narrow one counts as `narrow` columns of these. */
-static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
               - (1 - narrow / TEGROUP_IMPL_SM90_WIDE)
                     * tegroup_impl_sm90_narrow_tiles(1, (int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
 }
 
-static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p,
-                                                                    const tegroup_impl_sm90_row *row) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p,
+                                                                          const tegroup_impl_sm90_row *row) {
     tegroup_impl_sm90_share share = {1, 0, 0, 0};
     share.tiles = !row->narrows ? ceil((double)p->n / row->tile_m) * ceil((double)p->k / row->tile_n)
                   : row->flips  ? tegroup_impl_sm90_covering(p->k, p->n, TEGROUP_IMPL_SM90_NARROW_AS)
@@ -10184,9 +10234,9 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegrou
 }
 
 /* For a forward product or dgrad: n is the columns of D, k the length of its sums. */
-static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
-                                                                   const tegroup_impl_sm90_row *row, double n,
-                                                                   double k) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
+                                                                         const tegroup_impl_sm90_row *row, double n,
+                                                                         double k) {
     const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
                  narrows =
                      row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX)) : 0;
@@ -10222,7 +10272,7 @@ typedef struct tegroup_impl_sm90_time {
 
 /* Nanoseconds in which TMA loads a row of a tile, for each unit of k, where rows begin off cache lines: at multiples of
  * 32 bytes, or of 16 alone. Else the kernel's own time has it. (From 27 products on an H100: docs/lab/pitch.md.) */
-static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t bytes = (operand == TEGROUP_IMPL_A ? p->lda : p->ldb) * 2;
     if (bytes % TEGROUP_IMPL_SM90_LINE_BYTES == 0 || p->gathered[operand] || tegroup_impl_sm90_repacks(p, operand))
         return 0;
@@ -10232,16 +10282,16 @@ static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_
 /* Whether pairs of blocks may pay: rows of a group begin at odd multiples of 16 bytes, which TMA takes longer to read
  * than wgmma to multiply. A block of a pair reads half of them. (Of other rows pairs have 0.85 to 1.01 of the speed of
  * single blocks: docs/lab/pitch.md.) */
-static inline int tegroup_impl_sm90_pairs_pay(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_pairs_pay(const tegroup_problem *p) {
     return p->lda * 2 % 32 == 16 && !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A);
 }
 
 /* Predicts the time of a product with one kernel, beside memory of this slowness. Math, scheduling and memory overlap;
  * they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
-static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
-                                                               const tegroup_impl_sm90_groups *groups,
-                                                               const tegroup_impl_sm90_row *row, int64_t blocks,
-                                                               double slowness) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
+                                                                     const tegroup_impl_sm90_groups *groups,
+                                                                     const tegroup_impl_sm90_row *row, int64_t blocks,
+                                                                     double slowness) {
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
                  terms = !wgrad          ? k
@@ -10276,7 +10326,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
 /* The kernel for a weight gradient that cannot have flipped tiles, such as one to which C is added. It is bound by
  * memory, so larger tiles than 128 x 128 pay off only for long sums, or where they cover D without a rest. (The limits
  * come from medians of the kernels' times on an H200.) most: rows of the largest group, as hinted. */
-static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int64_t average, int64_t most) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int64_t average, int64_t most) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
@@ -10287,7 +10337,7 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int
 /* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
  * one for short groups, but fitting tiles if the largest group is just one of them and weights are large, or if that
  * group is very large. (The limits come from 1,006 such products on an H200.) */
-static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
     if (one || most >= (forward ? 1000 : 640))
@@ -10302,7 +10352,7 @@ typedef struct tegroup_impl_sm90_taken {
     tegroup_impl_sm90_time us;
 } tegroup_impl_sm90_taken;
 
-static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us, int mma) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us, int mma) {
     if (mma) return "fastest predicted, PORTABLE's kernel: groups are short";
     if (us->math >= us->memory && us->math >= us->scheduling) return "fastest predicted, bound by mathematics";
     return us->memory >= us->scheduling ? "fastest predicted, bound by memory"
@@ -10310,9 +10360,9 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
 }
 
 /* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
-static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
-                                                                     const tegroup_problem *p, int64_t blocks,
-                                                                     double slowness, int with_mma) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
+                                                                           const tegroup_problem *p, int64_t blocks,
+                                                                           double slowness, int with_mma) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->options.expected_rows_max;
@@ -10352,8 +10402,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
 /* ---- even groups: how many of the last ones have only narrow tiles ---- */
 
 /* Assigns that many tiles of one cost to the blocks. */
-static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
-                                                int closely) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
+                                                      int closely) {
     int32_t mine;
     while (tiles > 0)
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
@@ -10361,8 +10411,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
 
 /* The cost of the tiles of the busiest block. Each group has `tile_rows` tile rows of 128 by 192 tiles; the last
  * `narrows` groups have only narrow tiles. */
-static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
-                                             int64_t narrows) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k,
+                                                   int64_t blocks, int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
                   ends = tegroup_impl_sm90_narrow_tiles(0, cols, k),
                   cost = tegroup_impl_sm90_tile_cost(TEGROUP_IMPL_SM90_WIDE, steps),
@@ -10397,8 +10447,8 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
 /* How many of the last groups have only narrow tiles, with FORWARD_128X192. The last wave of even groups is seldom
  * full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as another wave. Narrow tiles fill that wave.
  * A call takes as long as its busiest block, to within a percent. The speedup was 1.028 in the mean of 313 products. */
-static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                 int64_t blocks) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                       int64_t blocks) {
     /* One wave of many costs little, and the search must be quick. */
     const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
@@ -10423,8 +10473,8 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
 }
 
 /* Sets tile, kernel and groups of narrow tiles of a plan for a target. */
-static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                          tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                                tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
@@ -10498,7 +10548,7 @@ typedef struct tegroup_impl_backend {
 #define TEGROUP_IMPL_NOT_BUILT(workspace, tile)                                                                        \
     { workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
     {                                                                                                                  \
         tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL,  \
@@ -10506,16 +10556,16 @@ static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
     }
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
-static inline tegroup_impl_image_function tegroup_impl_sm90_image;
-static inline tegroup_impl_plan_function tegroup_impl_sm90_plan;
-static inline tegroup_impl_check_function tegroup_impl_sm90_check;
-static inline tegroup_impl_run_function tegroup_impl_sm90_gemm;
-static inline tegroup_impl_chosen_function tegroup_impl_sm90_chosen;
-static inline tegroup_impl_choices_function tegroup_impl_sm90_choices;
-static inline tegroup_impl_take_function tegroup_impl_sm90_take;
+TEGROUP_IMPL_STATIC tegroup_impl_image_function tegroup_impl_sm90_image;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_sm90_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_sm90_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_sm90_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_chosen_function tegroup_impl_sm90_chosen;
+TEGROUP_IMPL_STATIC tegroup_impl_choices_function tegroup_impl_sm90_choices;
+TEGROUP_IMPL_STATIC tegroup_impl_take_function tegroup_impl_sm90_take;
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
-static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #define TEGROUP_IMPL_SM90_FUSED tegroup_impl_sm90_plan_fused, tegroup_impl_sm90_gemm_fused
 #else
 #define TEGROUP_IMPL_SM90_FUSED NULL, NULL
@@ -10531,13 +10581,13 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
-static inline tegroup_impl_image_function tegroup_impl_portable_image;
-static inline tegroup_impl_plan_function tegroup_impl_portable_plan;
-static inline tegroup_impl_check_function tegroup_impl_portable_check;
-static inline tegroup_impl_run_function tegroup_impl_portable_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_image_function tegroup_impl_portable_image;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_portable_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_portable_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_portable_gemm;
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
-static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED tegroup_impl_portable_plan_fused, tegroup_impl_portable_gemm_fused
 #else
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
@@ -10554,12 +10604,12 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
-static inline tegroup_impl_chosen_function tegroup_impl_lt_chosen;
-static inline tegroup_impl_take_function tegroup_impl_lt_take;
-static inline tegroup_impl_plan_function tegroup_impl_lt_grouped_plan, tegroup_impl_lt_loop_plan;
-static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup_impl_lt_loop_check;
-static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
-static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
+TEGROUP_IMPL_STATIC tegroup_impl_chosen_function tegroup_impl_lt_chosen;
+TEGROUP_IMPL_STATIC tegroup_impl_take_function tegroup_impl_lt_take;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_lt_grouped_plan, tegroup_impl_lt_loop_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup_impl_lt_loop_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
     {                                                                                                                  \
         tegroup_impl_lt_grouped_workspace, NULL, NULL, tegroup_impl_lt_grouped_plan, tegroup_impl_lt_grouped_check,    \
@@ -10577,7 +10627,7 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
-static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
+TEGROUP_IMPL_STATIC const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
     static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
                                                                      TEGROUP_IMPL_BACKEND_SM90,
                                                                      TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
@@ -10594,7 +10644,7 @@ static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backen
 #define TEGROUP_IMPL_WITHOUT (TEGROUP_IMPL_WITHOUT_FP8 | TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD)
 
 /* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_built(void) {
     uint32_t built = 0;
     int b;
     for (b = 0; b < TEGROUP_BACKEND_COUNT; b++)
@@ -10616,8 +10666,8 @@ static inline uint32_t tegroup_impl_built(void) {
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
  * would have to copy weights for few rows; either's results have the same bits then. */
-static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                      int32_t i) {
+TEGROUP_IMPL_STATIC tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                            int32_t i) {
     static const tegroup_backend order[3][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
@@ -10629,21 +10679,21 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *d
 }
 
 /* Whether this operand's groups have their own widths and no common leading dimension. */
-static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
+TEGROUP_IMPL_STATIC int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
     return !ld && p->ragged_cols[operand];
 }
 
 /* Do rows of what is read of a or b, or its groups, lie apart by other than whole multiples of 16 bytes? Those of a
  * transposed copy are padded. */
-static inline int tegroup_impl_odd_distances(const tegroup_tensor *t, const tegroup_problem *p,
-                                             tegroup_impl_operand operand, int64_t ld) {
+TEGROUP_IMPL_STATIC int tegroup_impl_odd_distances(const tegroup_tensor *t, const tegroup_problem *p,
+                                                   tegroup_impl_operand operand, int64_t ld) {
     if (tegroup_impl_plans_transposed(p, operand)) return 0;
     return ld * tegroup_impl_bits(t->dtype) % 128 != 0 || tegroup_impl_stride_bytes(t) % 16 != 0;
 }
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
-                                             const tegroup_problem *p, tegroup_backend backend,
-                                             const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
+                                                   const tegroup_problem *p, tegroup_backend backend,
+                                                   const tegroup_target *target) {
     const int64_t d_bits = tegroup_impl_bits(p->d);
     const tegroup_dtype scale_dtype = tegroup_scaling_info(p->a_scaling)->scale_dtype;
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
@@ -10669,9 +10719,9 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
 }
 
 /* The first cuBLASLt version, from `version` on, that has none of the faults for which the problem is refused. */
-static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                  tegroup_backend backend, const tegroup_target *target,
-                                                  int32_t version) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                        tegroup_backend backend, const tegroup_target *target,
+                                                        int32_t version) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_target then = *target;
@@ -10719,7 +10769,7 @@ typedef struct tegroup_impl_case {
 /* Each of the following functions returns whether all of its conditions are met. */
 
 /* Where it runs: build, memory, GPU. */
-static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_problem *p = c->p;
     const tegroup_target *target = c->target;
@@ -10742,7 +10792,7 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
 }
 
 /* The types of operands of all the backend's rows for this GPU. */
-static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
     int32_t count, i;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     uint32_t dtypes = 0;
@@ -10754,7 +10804,7 @@ static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
 }
 
 /* Types, scalings, and the library's version. */
-static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -10804,7 +10854,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
 
 /* How quantised operands are stored, and which of them go together, for cuBLASLt (its documentation, "cublasLtMatmul"
  * and "Narrow precision data types usage"; by experiment with 13.10 on SM90). */
-static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
@@ -10846,7 +10896,7 @@ static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
 }
 
 /* Sizes of groups: in which memory they are, and what may differ between groups. */
-static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
@@ -10885,7 +10935,7 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
 }
 
 /* Where operands are: gathered rows, lists of addresses. */
-static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_places(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -10917,7 +10967,7 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
 }
 
 /* Copies and scales of quantised operands, of which SM90's kernels take some. */
-static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_copies(tegroup_impl_case *c) {
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
     int i;
@@ -10949,7 +10999,7 @@ static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
 }
 
 /* alpha and beta. */
-static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_problem *p = c->p;
     const int device = c->p->space == TEGROUP_SPACE_DEVICE;
@@ -10977,7 +11027,7 @@ static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
 }
 
 /* Bias, tail, sm_limit. */
-static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_extras(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -10998,7 +11048,7 @@ static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
 }
 
 /* Addresses and strides. */
-static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -11046,9 +11096,9 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 
 /* Finds the first condition of one table row that the problem does not meet. Returns how many it met before, or
  * INT32_MAX if it meets all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
-                                         const tegroup_impl_names *names, const tegroup_problem *p,
-                                         const tegroup_target *target, int here, tegroup_verdict *v) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                               const tegroup_impl_names *names, const tegroup_problem *p,
+                                               const tegroup_target *target, int here, tegroup_verdict *v) {
     tegroup_impl_case c;
     c.rule = rule;
     c.desc = desc;
@@ -11070,15 +11120,15 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
-static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* The backends that this unit holds code of for the current device, whose architecture is sm. */
-static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_cuda_images(int32_t sm);
 /* The version of the cuBLASLt that this descriptor reaches; 0: none. */
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
 /* A plan's workspace: the one layout that its size, the check and the carving follow. */
-static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
     if (backend->workspace) backend->workspace(plan, layout);
@@ -11086,8 +11136,8 @@ static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_la
 
 /* How many parts of the workspace are cuBLASLt's own: one, one for each operation (see the quirks), or one for each
  * stream. */
-static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                tegroup_backend backend, const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                      tegroup_backend backend, const tegroup_target *target) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP)
@@ -11099,8 +11149,8 @@ static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, c
     return 1;
 }
 
-static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                            tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
                       "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
     memset(target, 0, sizeof *target);
@@ -11118,8 +11168,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
-                                                 tegroup_target *target, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                       tegroup_target *target, tegroup_error *error) {
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
@@ -11136,7 +11186,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
     int32_t limit = desc->options.threads > 0 && target->threads > 0
                         ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
                         : desc->options.threads + target->threads;
@@ -11144,9 +11194,9 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
 }
 
 /* Makes a plan for one backend as far as the host knows it. here: the target is this machine. */
-static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
-                                           tegroup_backend backend, const tegroup_target *target, int here,
-                                           tegroup_plan *made, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                                 tegroup_backend backend, const tegroup_target *target, int here,
+                                                 tegroup_plan *made, tegroup_impl_forecast *forecast) {
     const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
     tegroup_backend sums; /* whose sums it has, bit for bit */
     tegroup_layout layout;
@@ -11176,13 +11226,14 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->workspace_bytes = layout.total_bytes;
 }
 
-static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
 /* One backend's verdict: that of the table row that meets the most conditions, then the quirks'. plan: set if the
  * verdict is OK, as far as the host knows it. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                        const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
-                                        int here, tegroup_verdict *verdict, tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                              const tegroup_problem *p, tegroup_backend backend,
+                                              const tegroup_target *target, int here, tegroup_verdict *verdict,
+                                              tegroup_plan *plan) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -11238,8 +11289,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* Completes the plan by the choice of kernel, for which the current device is queried. */
-static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                        tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_plan *plan,
+                                                              tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     if (plan->hypothetical || !backend->plan) return TEGROUP_OK;
 #if defined(TEGROUP_IMPL_CUDA)
@@ -11250,10 +11302,10 @@ static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc 
 }
 
 /* Makes the verdicts of tegroup_explain, and the plan of the chosen backend; made->backend is AUTO if there is none. */
-static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                 const tegroup_target *target,
-                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
-                                                 tegroup_plan *made, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       const tegroup_target *target,
+                                                       tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
+                                                       tegroup_plan *made, tegroup_error *error) {
     const int here = target == NULL;
     tegroup_problem problem;
     tegroup_target resolved;
@@ -11305,9 +11357,9 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
 }
 
 /* Makes a plan for a complete descriptor; errors use the names of the caller's tensors. */
-static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                    const tegroup_target *target, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_names *names, const tegroup_target *target,
+                                                          tegroup_plan *plan, tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     const tegroup_verdict *refused = NULL;
     tegroup_plan made;
@@ -11343,10 +11395,10 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
-static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const tegroup_gather *gather,
-                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
-                                                       int along_k, int32_t count, int32_t k, int32_t width,
-                                                       float *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                             const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                             int along_k, int32_t count, int32_t k, int32_t width,
+                                                             float *panel) {
     float x[TEGROUP_IMPL_CPU_TILE_N];
     int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
@@ -11366,9 +11418,9 @@ static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const
 }
 
 /* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   int32_t tile_m, float *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                         int32_t tile_m, float *scratch) {
     float *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
     int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
@@ -11443,8 +11495,9 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, float *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t j0,
+                                                         float *scratch) {
     float sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
@@ -11468,10 +11521,10 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
-static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const tegroup_gather *gather,
-                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
-                                                       int along_k, int32_t count, int32_t k, int32_t width,
-                                                       double *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                             const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                             int along_k, int32_t count, int32_t k, int32_t width,
+                                                             double *panel) {
     double x[TEGROUP_IMPL_CPU_TILE_N];
     int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
@@ -11491,9 +11544,9 @@ static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const
 }
 
 /* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   int32_t tile_m, double *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                         int32_t tile_m, double *scratch) {
     double *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
     int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
@@ -11568,8 +11621,9 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, double *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t j0,
+                                                         double *scratch) {
     double sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
@@ -11603,7 +11657,7 @@ TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, i
         if (view->rows[h] > 0 && view->start[h] >= *from && view->start[h] < *to) *to = view->start[h];
 }
 
-static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t row, tegroup_tail tail) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t row, tegroup_tail tail) {
     double value = 0;
     int64_t j;
     if (tail == TEGROUP_TAIL_POISON) value = (double)tegroup_impl_f32_of_bits(0x7fc00000u);
@@ -11611,8 +11665,9 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
-                                                int32_t tile_m, int32_t thread) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc,
+                                                      const tegroup_snapshot_view views[4], int32_t tile_m,
+                                                      int32_t thread) {
     tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
@@ -11657,7 +11712,8 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
 
 /* The steps of a product, counted no further than a fork is worth: a tile packs its A and its B, two elements a step,
  * and the innermost kernel multiplies eight. */
-static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc,
+                                                       const tegroup_snapshot_view views[4]) {
     const tegroup_snapshot_view *rows = &views[TEGROUP_IMPL_D];
     const double groups = desc->a.shape.groups;
     double steps = 0;
@@ -11677,15 +11733,15 @@ static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, 
     return steps;
 }
 
-static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_gemm_desc *desc,
-                                                 const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_gemm_desc *desc,
+                                                       const tegroup_snapshot_view views[4]) {
     return threads > 1 ? tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views)) : 1;
 }
 
 /* Rows of a tile: fewer where each thread would have so few tall tiles that some threads wait for the others' last. */
 #define TEGROUP_IMPL_CPU_TILES_EACH 8
-static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
-                                                   const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
+                                                         const tegroup_snapshot_view views[4]) {
     const int64_t enough = (int64_t)TEGROUP_IMPL_CPU_TILES_EACH * team;
     int64_t tiles = 0;
     int32_t g;
@@ -11699,8 +11755,8 @@ static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_g
     return tiles < enough ? TEGROUP_IMPL_CPU_LOW_M : TEGROUP_IMPL_CPU_TILE_M;
 }
 
-static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                   struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     tegroup_gemm_desc read = *desc;
     int32_t i, team, tile_m;
@@ -11731,16 +11787,17 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
 /* ==== [85] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
-                                                              const tegroup_impl_names *names, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
+                                                                    const tegroup_impl_names *names,
+                                                                    tegroup_error *error);
 /* The device that a plan is bound to must be the current one. */
-static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
 /* A call's problem must equal the planned one, field by field; but rows that are ragged are what a call's buffers hold,
  * which may be fewer or more. */
-static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
-                                                        const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
     TEGROUP_IMPL_RULE_AS(reading, planned->member == p->member, ERROR_PLAN, field, "must be as planned",               \
                          planned->member, p->member)
@@ -11798,8 +11855,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
+                                                                    tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
     TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
                       1, 0);
@@ -11808,19 +11865,19 @@ static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scal
     return TEGROUP_OK;
 }
 
-static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
     if (s->space == TEGROUP_SPACE_UNSET) return 0;
     return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
 }
 
 /* What a product reads of the index of a gathered operand. */
-static inline tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                            const tegroup_impl_name *name) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                                  const tegroup_impl_name *name) {
     return tegroup_impl_buffer_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, NULL,
                                   name->index_apart, 0);
 }
 
-static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
     const tegroup_shape *shape = &tegroup_impl_biased(desc)->shape;
     return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
@@ -11828,9 +11885,9 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
 
 /* What a product reads of a or b, t: of a quantised one the copy that it reads, with its scales and those of groups.
  * Returns how many buffers that is. */
-static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                   const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                   tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                         const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                         tegroup_impl_buffer *buffers) {
     const int columnwise = tegroup_impl_reads_columnwise(desc, operand);
     if (t->scaling == TEGROUP_SCALING_NONE) {
         buffers[0] = tegroup_impl_tensor_buffer(t, name, 0);
@@ -11843,8 +11900,8 @@ static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc
 }
 
 /* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
-static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                               const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
@@ -11889,7 +11946,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
 }
 
 /* Reads the snapshots of a call's operands. Returns whether all of them are in host memory. */
-static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
     for (i = 0; i < 4; i++) {
@@ -11902,8 +11959,9 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
 
 /* The deep check of snapshots in host memory against each other: each group has the same number of rows in all operands
  * whose rows are activations. Otherwise the call would work on the smallest number. */
-static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
-                                                            const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
+                                                                  const tegroup_impl_names *names,
+                                                                  tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
     tegroup_snapshot_view views[4];
     int32_t i, g;
@@ -11922,8 +11980,8 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
 }
 
 /* Checks a list's address for a group that uses it. */
-static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
-                                                      int32_t g, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
+                                                            int32_t g, tegroup_error *error) {
     const size_t element = tegroup_impl_element(dtype);
     TEGROUP_IMPL_RULE(list[g] != NULL, ERROR_NULL_ARGUMENT, field,
                       "must hold no NULL for a group that is worked on; got the group's index", -1, g);
@@ -11933,14 +11991,14 @@ static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup
 }
 
 /* Alignment of scales: of I32, that of words. */
-static inline tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
     return tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling));
 }
 
 /* The memory of a, b, bias and whatever else is an operand: of a quantised one, the copy that is read and no other. */
-static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
+                                                              const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
     const int listed = tegroup_impl_listed(t), columnwise = tegroup_impl_reads_columnwise(desc, operand);
     tegroup_impl_copy_paths paths;
@@ -11964,10 +12022,11 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
 }
 
 /* The addresses of one group in the lists of an operand. */
-static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
-                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
-                                                              const tegroup_impl_name *name, int32_t g,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
+                                                                    tegroup_impl_operand operand,
+                                                                    const tegroup_tensor *t,
+                                                                    const tegroup_impl_name *name, int32_t g,
+                                                                    tegroup_error *error) {
     tegroup_impl_copy_paths paths;
     if (t->scaling == TEGROUP_SCALING_NONE)
         return tegroup_impl_check_entry(t->pointers, t->dtype, TEGROUP_IMPL_PATH(POINTERS), g, error);
@@ -11977,8 +12036,8 @@ static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm
 }
 
 /* What is written of a group's buffer. A group that is narrower than others has as narrow a bias gradient. */
-static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                      const tegroup_snapshot_view views[4], int32_t g) {
+TEGROUP_IMPL_STATIC tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                            const tegroup_snapshot_view views[4], int32_t g) {
     const tegroup_impl_operand biased = desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
     tegroup_impl_block block;
     if (operand == TEGROUP_IMPL_D) return tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
@@ -11989,10 +12048,11 @@ static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *d
 
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
-static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                        const tegroup_impl_names *names,
-                                                        const tegroup_snapshot_view views[4], const unsigned char *used,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand,
+                                                              const tegroup_impl_names *names,
+                                                              const tegroup_snapshot_view views[4],
+                                                              const unsigned char *used, tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
     const tegroup_tensor *t = operand == TEGROUP_IMPL_D ? &desc->d : &desc->bias;
     const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
@@ -12014,8 +12074,8 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc 
 
 /* Checks lists in host memory, which are read there together with the sizes: every address that is used, and at the
  * deep level the buffers of results against each other. */
-static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
     tegroup_gemm_desc host; /* as it is read, without scalars that the host may not read */
     const tegroup_tensor *tensors[5] = {&host.a, &host.b, &desc->c, &desc->d, &desc->bias};
     tegroup_snapshot_view views[4];
@@ -12047,13 +12107,13 @@ static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *d
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_PLAN_MAGIC, "must be what tegroup_plan_make wrote");
     return TEGROUP_OK;
 }
 
 /* A plan for a given target serves for sizes only, and a plan may come from a unit compiled with other switches. */
-static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
@@ -12061,8 +12121,8 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                                tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
@@ -12074,8 +12134,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
 
 /* All that a product's call checks except tegroup_impl_check_overlaps, which a call of several products does once for
  * all of them. Errors use the names of the caller's tensors. */
-static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
@@ -12107,8 +12167,8 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
 }
 
 /* The same with overlaps, for tegroup_gemm and its own names. */
-static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
@@ -12124,20 +12184,20 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
 /* ==== [86] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
-static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                   struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
     return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
 /* What a profiler calls a product: by its operation. */
-static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
     static const char *const names[] = {"tegroup_gemm", "tegroup_gemm forward", "tegroup_gemm dgrad",
                                         "tegroup_gemm wgrad"};
     return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
 }
 
 /* What tegroup_gemm_with alone runs. */
-static inline tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!plan->problem.functor, ERROR_UNSUPPORTED, "functor",
                       "must be 0 in this call: tegroup_gemm_with runs a product with a functor", 0, 1);
     return TEGROUP_OK;
@@ -12164,15 +12224,15 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
 /* ==== [87] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
-static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
+TEGROUP_IMPL_STATIC int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
     return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space
            && x->data_space == y->data_space && x->starts == y->starts && x->alignment == y->alignment
            && x->stride == y->stride;
 }
 
 /* Plans a call, and lays out its workspace: the snapshot, then what the plan asks for. */
-static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_layout *layout, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                          tegroup_layout *layout, tegroup_error *error) {
     static const char *const sizes[4] = {"a.shape.row_sizes", "b.shape.row_sizes", "c.shape.row_sizes",
                                          "d.shape.row_sizes"};
     const tegroup_impl_names *names = tegroup_impl_gemm_names();
@@ -12704,12 +12764,14 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
 /* ==== [90] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
-static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                        struct CUstream_st *stream,
+                                                                        tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                                   struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                         struct CUstream_st *stream,
+                                                                         tegroup_error *error);
 #endif
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
@@ -12721,14 +12783,15 @@ TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, in
     return 0;
 }
 
-static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int64_t row) {
+TEGROUP_IMPL_STATIC float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int64_t row) {
     if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
     return tegroup_impl_load_f32(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
 /* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
-static inline void tegroup_impl_activation_piece_f32(const tegroup_activation_desc *desc, const void *x, float scale,
-                                                      int64_t width, int64_t at, int64_t n, float *gate) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_piece_f32(const tegroup_activation_desc *desc, const void *x,
+                                                            float scale, int64_t width, int64_t at, int64_t n,
+                                                            float *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -12744,7 +12807,7 @@ static inline void tegroup_impl_activation_piece_f32(const tegroup_activation_de
 }
 
 /* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *out = &desc->output;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
     float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
@@ -12758,9 +12821,10 @@ static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc
 
 /* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
  * `sum` with what they add to the gradient of the row's scale. */
-static inline float tegroup_impl_activation_grad_piece_f32(const tegroup_activation_backward_desc *desc, const void *x,
-                                                           const void *dy, float scale, int64_t width, int64_t at,
-                                                           int64_t n, float sum, float *gate, float *up) {
+TEGROUP_IMPL_STATIC float tegroup_impl_activation_grad_piece_f32(const tegroup_activation_backward_desc *desc,
+                                                                 const void *x, const void *dy, float scale,
+                                                                 int64_t width, int64_t at, int64_t n, float sum,
+                                                                 float *gate, float *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -12780,7 +12844,8 @@ static inline float tegroup_impl_activation_grad_piece_f32(const tegroup_activat
 }
 
 /* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc,
+                                                               int64_t row) {
     const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
@@ -12800,14 +12865,15 @@ static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation
                                 sum);
 }
 
-static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int64_t row) {
+TEGROUP_IMPL_STATIC double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int64_t row) {
     if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
     return tegroup_impl_load_f64(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
 /* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
-static inline void tegroup_impl_activation_piece_f64(const tegroup_activation_desc *desc, const void *x, double scale,
-                                                      int64_t width, int64_t at, int64_t n, double *gate) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_piece_f64(const tegroup_activation_desc *desc, const void *x,
+                                                            double scale, int64_t width, int64_t at, int64_t n,
+                                                            double *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -12823,7 +12889,7 @@ static inline void tegroup_impl_activation_piece_f64(const tegroup_activation_de
 }
 
 /* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *out = &desc->output;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
     double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
@@ -12837,9 +12903,10 @@ static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc
 
 /* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
  * `sum` with what they add to the gradient of the row's scale. */
-static inline double tegroup_impl_activation_grad_piece_f64(const tegroup_activation_backward_desc *desc, const void *x,
-                                                           const void *dy, double scale, int64_t width, int64_t at,
-                                                           int64_t n, double sum, double *gate, double *up) {
+TEGROUP_IMPL_STATIC double tegroup_impl_activation_grad_piece_f64(const tegroup_activation_backward_desc *desc,
+                                                                 const void *x, const void *dy, double scale,
+                                                                 int64_t width, int64_t at, int64_t n, double sum,
+                                                                 double *gate, double *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -12859,7 +12926,8 @@ static inline double tegroup_impl_activation_grad_piece_f64(const tegroup_activa
 }
 
 /* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc,
+                                                               int64_t row) {
     const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
@@ -12883,16 +12951,17 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
 #define TEGROUP_IMPL_SOFT_MOST 1.152921504606846976e18 /* 2^60 */
 
 /* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
-static inline int tegroup_impl_soft_bound(double bound) {
+TEGROUP_IMPL_STATIC int tegroup_impl_soft_bound(double bound) {
     return bound >= TEGROUP_IMPL_SOFT_LEAST && bound <= TEGROUP_IMPL_SOFT_MOST;
 }
-static inline double tegroup_impl_soft_bound_near(double bound) {
+TEGROUP_IMPL_STATIC double tegroup_impl_soft_bound_near(double bound) {
     return bound > TEGROUP_IMPL_SOFT_MOST ? TEGROUP_IMPL_SOFT_MOST : TEGROUP_IMPL_SOFT_LEAST;
 }
 
 /* What both descriptors say of the function itself. */
-static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
-                                                                double alpha, double limit, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
+                                                                      double alpha, double limit,
+                                                                      tegroup_error *error) {
     const int soft = kind == TEGROUP_ACTIVATION_SITU_GLU, takes = tegroup_impl_clamps(kind) || soft;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
@@ -12916,13 +12985,13 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     return TEGROUP_OK;
 }
 
-static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
 /* A layer with an activation: its row sizes must lie where its data does. */
-static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
+                                                                       tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
                       "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
                       TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
@@ -12945,7 +13014,7 @@ typedef struct tegroup_impl_activation_names {
     const char *snapshot;
 } tegroup_impl_activation_names;
 
-static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
 #define TEGROUP_IMPL_OWN(name)                                                                                         \
     {                                                                                                                  \
         TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name,                                                     \
@@ -12962,16 +13031,16 @@ static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_n
     return &names;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
-                                                            const tegroup_impl_matrix_name *name, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
+                                                                  const tegroup_impl_matrix_name *name, int writes) {
     return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
 }
 
 /* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same
  * place. */
-static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
-                                                           const tegroup_impl_matrix_name *name,
-                                                           const tegroup_matrix *result, int32_t place) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
+                                                                 const tegroup_impl_matrix_name *name,
+                                                                 const tegroup_matrix *result, int32_t place) {
     tegroup_impl_buffer buffer = tegroup_impl_named_buffer(m, name, 0);
     buffer.twin = place;
     if (result->data != m->data || result->dtype != m->dtype
@@ -12981,9 +13050,9 @@ static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix 
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
-                                                           const tegroup_impl_activation_names *names,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
+                                                                 const tegroup_impl_activation_names *names,
+                                                                 tegroup_error *error) {
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -13010,15 +13079,15 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
 
 /* The threads that an activation's rows are worth: each is looked up among the groups, and an element of one that a
  * group owns costs some eight steps. */
-static inline int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
-                                                   int64_t width) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
+                                                         int64_t width) {
     const double groups = view->header ? view->header->groups : 0,
                  owned = view->header ? (double)view->header->rows_total : (double)rows;
     return tegroup_impl_team(tegroup_impl_threads(limit), groups * (double)rows + 8 * owned * (double)width);
 }
 
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
-                                                         struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
     const int64_t rows = tegroup_impl_matrix_rows(&desc->output);
     tegroup_snapshot_view view;
     int64_t row;
@@ -13047,8 +13116,8 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
 }
 
 /* The backward of a described activation; its gradients are left for the caller to fill in. */
-static inline void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
-                                                       tegroup_activation_backward_desc *backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
+                                                             tegroup_activation_backward_desc *backward) {
     memset(backward, 0, sizeof *backward);
     backward->struct_size = sizeof *backward;
     backward->space = forward->space;
@@ -13063,9 +13132,9 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
-                                                                    const tegroup_impl_activation_names *names,
-                                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                          const tegroup_impl_activation_names *names,
+                                                                          tegroup_error *error) {
     tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -13099,8 +13168,9 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     return tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                        struct CUstream_st *stream,
+                                                                        tegroup_error *error) {
     const int64_t rows = desc->grad_output.rows;
     tegroup_snapshot_view view;
     int64_t row;
@@ -13138,7 +13208,7 @@ typedef struct tegroup_impl_quantize_names {
     const char *row_scale[5];
 } tegroup_impl_quantize_names;
 
-static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
     static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"),
                                                       TEGROUP_IMPL_NAME("grad_output"), TEGROUP_IMPL_RULE_NAME("rule"),
                                                       TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
@@ -13147,9 +13217,10 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own
 
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
-static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       const tegroup_tensor *plain, const tegroup_impl_name *plain_name,
-                                                       int64_t cols, const char *cols_rule, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             const tegroup_tensor *plain,
+                                                             const tegroup_impl_name *plain_name, int64_t cols,
+                                                             const char *cols_rule, tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_shape *shape = &plain->shape;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(plain, plain_name, error));
@@ -13172,15 +13243,15 @@ static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, 
 }
 
 /* A plain tensor's elements. */
-static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, name, error));
     return tegroup_impl_check_each(t, t->pointers, 0, TEGROUP_IMPL_PATH(POINTERS), error);
 }
 
 /* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
-static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
@@ -13191,13 +13262,14 @@ static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, 
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
-static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
     return tegroup_impl_ragged(shape) ? shape->rows : tegroup_impl_mul(shape->rows, shape->groups);
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
-static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
-                                                     const tegroup_impl_quantize_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
+                                                           const tegroup_impl_quantize_names *names,
+                                                           tegroup_error *error) {
     static const char *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
     const tegroup_impl_name *input = &names->input, *output = &names->output, *grad_output = &names->grad_output;
     const tegroup_tensor *dy = &desc->grad_output;
@@ -13251,8 +13323,8 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
 }
 
 /* Values are kept of what an activation makes. */
-static inline tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
-                                                            const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
+                                                                  const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, 1, name, error));
@@ -13276,10 +13348,10 @@ TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *des
 }
 
 /* A rule and the tensor that it is for, but for its memory. */
-static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
-                                                        const tegroup_impl_rule_name *rule_name,
-                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
+                                                              const tegroup_impl_rule_name *rule_name,
+                                                              const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int given = rule->method == TEGROUP_SCALE_GIVEN;
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
@@ -13299,8 +13371,9 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
 }
 
 /* Memory of what is one number a group. */
-static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
-                                                              const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
+                                                                    const tegroup_impl_name *name,
+                                                                    tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const int values_alone = tegroup_impl_keeps_values(t) && tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
@@ -13317,16 +13390,16 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 }
 
 /* A gradient's values may take input's place. */
-static inline int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;
     return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
            && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
 }
 
 /* What the call writes lies apart from all that it touches. */
-static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
-                                                               const tegroup_impl_quantize_names *names,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
+                                                                     const tegroup_impl_quantize_names *names,
+                                                                     tegroup_error *error) {
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const tegroup_impl_buffer index = tegroup_impl_buffer_of(
@@ -13357,8 +13430,8 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
 }
 
 /* A tensor that is quantised. */
-static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
                          "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
@@ -13367,9 +13440,9 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
 
 /* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that
  * call sees to. */
-static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
-                                                            const tegroup_impl_quantize_names *names,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
+                                                                  const tegroup_impl_quantize_names *names,
+                                                                  tegroup_error *error) {
     const tegroup_impl_name *input = &names->input, *output = &names->output;
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
@@ -13401,8 +13474,8 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
 }
 
 /* Kernels for it are in this build. */
-static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
+                                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
@@ -13412,7 +13485,8 @@ static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_qua
 }
 
 /* Everything that tegroup_quantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc,
+                                                               tegroup_error *error) {
     const tegroup_impl_quantize_names *names = tegroup_impl_quantize_names_own();
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, names, error));
@@ -13420,7 +13494,8 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
 }
 
 /* Everything that tegroup_dequantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc,
+                                                                 tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
     const tegroup_tensor *t = &desc->input;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
@@ -13534,8 +13609,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
 /* ==== [93] Quantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* A group as the CPU's loops meet it. */
@@ -13557,8 +13632,9 @@ typedef struct tegroup_impl_quantize_pass {
                  int64_t col);
 } tegroup_impl_quantize_pass;
 
-static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
-                                                                         int32_t g, const tegroup_impl_before *before) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
+                                                                               int32_t g,
+                                                                               const tegroup_impl_before *before) {
     const tegroup_impl_sides sides = tegroup_impl_group_sides(pass->t, &pass->view, g);
     tegroup_impl_quantize_group group;
     int copy;
@@ -13573,7 +13649,8 @@ static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const t
 }
 
 /* Works first .. last - 1 of all; returns how many there are. Without works nothing is done but counting. */
-static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first, int64_t last) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first,
+                                                        int64_t last) {
     tegroup_impl_before before;
     int64_t begun = 0, w;
     int32_t g;
@@ -13594,7 +13671,7 @@ static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pa
 }
 
 /* Each thread takes its share of the works; an element costs some ten steps. */
-static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
     const int64_t works = tegroup_impl_quantize_works(pass, 0, 0);
     const double steps = 10.0 * (double)(TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) * (double)works;
     const int32_t shares = tegroup_impl_team(tegroup_impl_threads(limit), steps);
@@ -13606,7 +13683,7 @@ static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *p
 }
 
 /* The activation, or the gradient of one, that makes the values. */
-static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
     tegroup_activation_desc made;
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
@@ -13620,7 +13697,7 @@ static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_qu
     made.threads = desc->threads;
     return made;
 }
-static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
     const tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc made;
     tegroup_impl_activation_backward_of(&forward, &made);
@@ -13630,8 +13707,8 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
 }
 
 /* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
-static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
     tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
@@ -13645,7 +13722,7 @@ static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize
 }
 
 /* What is left to quantise: those values, rowwise. */
-static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
     tegroup_quantize_desc rest = *desc;
     rest.input = tegroup_impl_values_of(&desc->output);
     rest.activation = TEGROUP_ACTIVATION_UNSET;
@@ -13660,14 +13737,15 @@ static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_qua
 }
 
 /* Where a row of an operand begins, of which `first` is the first element. */
-static inline const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
-                                                int64_t first) {
+TEGROUP_IMPL_STATIC const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                      int64_t first) {
     return block->base + first * (tegroup_impl_bits(t->dtype) / 8);
 }
 
 /* n gradients of a group's row from column `at`: halves are gates, then ups; interleaved ones are whole pairs. */
-static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x, const void *dy,
-                                                   float scale, int64_t at, int64_t n, float *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x,
+                                                         const void *dy, float scale, int64_t at, int64_t n,
+                                                         float *to) {
     const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
     const int64_t cols = desc->output.shape.cols, width = tegroup_impl_gated(desc->activation) ? cols / 2 : cols;
     float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
@@ -13687,9 +13765,9 @@ static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *
 }
 
 /* n values of a group's row from column `at`: those of input, or what is made of them, as they would be stored. */
-static inline void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
-                                             const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
-                                             float *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
+                                                   const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
+                                                   float *to) {
     const tegroup_dtype dtype = desc->input.dtype;
     const int64_t first = tegroup_impl_row_at(&desc->gather_input, in, row);
     const void *x = first < 0 ? NULL : tegroup_impl_row_from(&desc->input, in, first);
@@ -13721,9 +13799,9 @@ typedef struct tegroup_impl_quantize_tile {
     float value[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE];
 } tegroup_impl_quantize_tile;
 
-static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
-                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
-                                              tegroup_impl_quantize_tile *tile) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
+                                                    const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
+                                                    tegroup_impl_quantize_tile *tile) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
                              dy = desc->grad_output.dtype == TEGROUP_DTYPE_UNSET
@@ -13745,9 +13823,9 @@ typedef struct tegroup_impl_quantize_side {
     int32_t outer, inner, outer_step, inner_step, choice, span; /* choice, span: extents of a block of one amax */
 } tegroup_impl_quantize_side;
 
-static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
-                                                                       const tegroup_impl_quantize_tile *tile,
-                                                                       int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
+                                                                             const tegroup_impl_quantize_tile *tile,
+                                                                             int columnwise) {
     tegroup_impl_quantize_side side;
     side.outer0 = columnwise ? tile->col : tile->row;
     side.inner0 = columnwise ? tile->row : tile->col;
@@ -13761,8 +13839,8 @@ static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const teg
 }
 
 /* n values of a tile, neighbours along the inner index, from outer x and inner y on: where they lie, or in room. */
-static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
-                                                      int32_t x, int32_t y, int32_t n, float *room) {
+TEGROUP_IMPL_STATIC const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
+                                                            int32_t x, int32_t y, int32_t n, float *room) {
     const float *from = value + x * side->outer_step + y * side->inner_step;
     int32_t i;
     if (side->inner_step == 1) return from;
@@ -13771,8 +13849,8 @@ static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantiz
 }
 
 /* Stores n codes, `step` from one to the next. */
-static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
-                                                    int32_t n, const uint8_t *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
+                                                          int32_t n, const uint8_t *codes) {
     uint8_t *bytes = (uint8_t *)data;
     int32_t i = 0;
     if (tegroup_impl_bits(dtype) == 8)
@@ -13783,8 +13861,9 @@ static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *d
 }
 
 /* amax with the values of one block of a tile more. */
-static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
-                                               const float *value, int32_t o, int32_t i, float amax) {
+TEGROUP_IMPL_STATIC float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule,
+                                                     const tegroup_impl_quantize_side *side, const float *value,
+                                                     int32_t o, int32_t i, float amax) {
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
     float room[TEGROUP_IMPL_QUANTIZE_TILE];
@@ -13797,10 +13876,10 @@ static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, c
 
 /* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. That of
  * TENSOR is the group's, and stored elsewhere. */
-static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
-                                               const tegroup_impl_quantize_group *group, int columnwise,
-                                               const tegroup_impl_quantize_side *side, const float *value, int32_t o,
-                                               int32_t i, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
+                                                     const tegroup_impl_quantize_group *group, int columnwise,
+                                                     const tegroup_impl_quantize_side *side, const float *value,
+                                                     int32_t o, int32_t i, float amax) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
@@ -13830,9 +13909,9 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
 }
 
 /* Zeros for what pads a part's scales beside a tile's: behind the last blocks, outer and inner. */
-static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
-                                           const tegroup_impl_quantize_group *group, int columnwise,
-                                           const tegroup_impl_quantize_side *side) {
+TEGROUP_IMPL_STATIC void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
+                                                 const tegroup_impl_quantize_group *group, int columnwise,
+                                                 const tegroup_impl_quantize_side *side) {
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_impl_scale_grid *grid = &copy->grid;
     const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
@@ -13849,9 +13928,9 @@ static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pas
 }
 
 /* Zeros for what pads the rows of a transposed copy, beside its last tiles. */
-static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
-                                               const tegroup_impl_quantize_group *group,
-                                               const tegroup_impl_quantize_tile *tile) {
+TEGROUP_IMPL_STATIC void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
+                                                     const tegroup_impl_quantize_group *group,
+                                                     const tegroup_impl_quantize_tile *tile) {
     const tegroup_impl_copy *copy = &group->copies[TEGROUP_IMPL_COLUMNWISE];
     int64_t row, col;
     if (group->part * group->part_rows + tile->row + tile->rows < group->rows) return;
@@ -13861,9 +13940,9 @@ static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass 
 }
 
 /* A tile in one copy. amax: of its outer indices, or of TENSOR one; NULL: each block has its own. */
-static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
-                                                const tegroup_impl_quantize_group *group, int columnwise,
-                                                const tegroup_impl_quantize_tile *tile, const float *amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_quantize_group *group, int columnwise,
+                                                      const tegroup_impl_quantize_tile *tile, const float *amax) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_quantize_side side = tegroup_impl_quantize_side_of(pass->facts, tile, columnwise);
     int32_t o, i;
@@ -13877,8 +13956,9 @@ static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass
 }
 
 /* Work: a tile in both copies. */
-static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
-                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
+                                                    const tegroup_impl_quantize_group *group, int64_t row,
+                                                    int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const float amax = desc->output.amax ? desc->output.amax[group->g] : 0;
     tegroup_impl_quantize_tile tile;
@@ -13891,8 +13971,9 @@ static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *
 }
 
 /* Work for scaling ROW: all tiles of the rows, or of the columns, whose scales one copy has. */
-static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
-                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
+                                                         const tegroup_impl_quantize_group *group, int64_t row,
+                                                         int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const int columnwise = pass->spans_rows;
     const int64_t inner = columnwise ? group->part_rows : group->cols;
@@ -13916,21 +13997,22 @@ static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_p
  * operations run this on one thread. */
 #if defined(__GNUC__)
 #define TEGROUP_IMPL_RAISES_TOGETHER 1
-static inline void tegroup_impl_raise_amax(float *to, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_raise_amax(float *to, float amax) {
     tegroup_impl_any32 *const at = (tegroup_impl_any32 *)(void *)to, is = tegroup_impl_bits_of_f32(amax);
     tegroup_impl_any32 was = __atomic_load_n(at, __ATOMIC_RELAXED); /* bits of magnitudes are in their order */
     while (is > was && !__atomic_compare_exchange_n(at, &was, is, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 #else
 #define TEGROUP_IMPL_RAISES_TOGETHER 0
-static inline void tegroup_impl_raise_amax(float *to, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_raise_amax(float *to, float amax) {
     if (tegroup_impl_bits_of_f32(amax) > tegroup_impl_bits_of_f32(*to)) *to = amax;
 }
 #endif
 
 /* Work: the largest magnitude of a tile goes to its group. */
-static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
-                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
+                                                         const tegroup_impl_quantize_group *group, int64_t row,
+                                                         int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_scaling_facts *whole = tegroup_scaling_info(TEGROUP_SCALING_TENSOR);
     tegroup_impl_quantize_tile tile;
@@ -13944,8 +14026,9 @@ static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_p
 }
 
 /* Work: the gradient of a row's scale, for the rows of a tile and all columns. */
-static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
-                                                  const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
+                                                        const tegroup_impl_quantize_group *group, int64_t row,
+                                                        int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
@@ -13968,7 +14051,7 @@ static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pa
 }
 
 /* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
-static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     tegroup_impl_before before;
     int32_t g;
@@ -13982,7 +14065,8 @@ static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass
     }
 }
 
-static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t, const void *desc) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t,
+                                                                             const void *desc) {
     tegroup_impl_quantize_pass pass;
     memset(&pass, 0, sizeof pass);
     pass.t = t;
@@ -13993,8 +14077,8 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
 }
 
 /* What has been checked, and keeps no values. */
-static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
@@ -14027,8 +14111,8 @@ static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_
 
 /* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
  * from where they are. */
-static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
     tegroup_quantize_desc rest;
     if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
         return tegroup_impl_quantize_codes(desc, stream, error);
@@ -14050,17 +14134,17 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
 /* ==== [94] Dequantise (src/layer/dequantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* The NaN that a GPU's arithmetic gives. */
-static inline double tegroup_impl_gpu_nan(void) {
+TEGROUP_IMPL_STATIC double tegroup_impl_gpu_nan(void) {
     return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bits(0x7fffffffu));
 }
 
 /* The value of each code of a type: 16 of them, or 256. */
-static inline void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *value) {
+TEGROUP_IMPL_STATIC void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *value) {
     uint32_t code;
     for (code = 0; code < 1u << tegroup_impl_bits(dtype); code++) {
         const float x = tegroup_impl_f32_of_code(dtype, code);
@@ -14070,8 +14154,8 @@ static inline void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *val
 
 /* x[j] = the value of code at + j * step, times factor: exactly, as no three of these factors have more bits than a
  * double. */
-static inline void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
-                                                 int64_t n, const double *value, double factor, double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
+                                                       int64_t n, const double *value, double factor, double *x) {
     const uint8_t *bytes = (const uint8_t *)data;
     int64_t j;
     if (tegroup_impl_bits(dtype) == 8)
@@ -14081,16 +14165,16 @@ static inline void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void
 }
 
 /* Is a number neither 0 nor infinite nor NaN? (By its bits: a compiler may have been told that there are none.) */
-static inline int tegroup_impl_ordinary(double x) {
+TEGROUP_IMPL_STATIC int tegroup_impl_ordinary(double x) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(tegroup_impl_f32_odd_of_f64(x)) & 0x7fffffffu;
     return magnitude > 0 && magnitude < 0x7f800000u;
 }
 
 /* n neighbours along a line of a copy, a row of the rowwise one, a column of the other, from `first` on. A scale is
  * looked up once for all of them that share it. */
-static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass, const tegroup_impl_copy *copy,
-                                                float global, const double *value, int64_t line, int64_t first,
-                                                int64_t n, double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_copy *copy, float global, const double *value,
+                                                      int64_t line, int64_t first, int64_t n, double *x) {
     const tegroup_dtype scale_dtype = tegroup_impl_one_scale(pass->t, pass->facts);
     const int columnwise = copy->grid.columnwise;
     int64_t done, run, j;
@@ -14110,8 +14194,9 @@ static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass
 }
 
 /* Work: the rows of a tile, and all columns. Columns are dequantised DEEP rows at a time. */
-static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
-                                                const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_quantize_group *group, int64_t row,
+                                                      int64_t col) {
     enum { DEEP = 32 };
     const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[desc->columnwise];
@@ -14159,14 +14244,14 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
 /* ==== [95] Tune, save and load a plan (src/layer/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
-static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
 
 /* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
-static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_choice only;
     memset(&only, 0, sizeof only);
@@ -14174,8 +14259,8 @@ static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) 
 }
 
 /* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
-static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_impl_choices *choices, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                           tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_impl_choice own = tegroup_impl_chosen(plan);
     choices->count = 0;
@@ -14184,15 +14269,15 @@ static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, c
 }
 
 /* Puts one of the backend's choices into the plan. */
-static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                            tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
 }
 
 /* Puts a saved choice into the plan. It must be among those offered here. */
-static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_choice *choice, tegroup_error *error) {
     tegroup_impl_choices offered;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
@@ -14202,8 +14287,8 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 }
 
 /* Of a rival and what it is compared with. */
-static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                            tegroup_error *error) {
     const int there = desc->rival_plan != NULL;
     int32_t i;
     TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
@@ -14288,8 +14373,8 @@ typedef struct tegroup_impl_saved {
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
 
 /* The record that a plan is saved as. */
-static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
-                                                   tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
+                                                         tegroup_error *error) {
     (void)error;
     memset(saved, 0, sizeof *saved);
     saved->magic = TEGROUP_IMPL_SAVED_MAGIC;
@@ -14385,7 +14470,7 @@ typedef enum tegroup_impl_linear_tensor {
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
-static inline int tegroup_impl_linear_role(int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_linear_role(int product, int operand) {
 #define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
@@ -14417,27 +14502,27 @@ typedef struct tegroup_impl_layer {
     const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
-static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
 }
 
 /* Columns of Y and of X. */
-static inline int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
     return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.cols : weight->shape.rows;
 }
-static inline int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
     return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.rows : weight->shape.cols;
 }
 
 /* The op that computes a product. Of transposed weights, forward multiplies as a DGRAD does, and dgrad as a FORWARD. */
-static inline tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
+TEGROUP_IMPL_STATIC tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
     if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) return TEGROUP_OP_FORWARD;
     if (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN || product == TEGROUP_OP_WGRAD) return (tegroup_op)product;
     return product == TEGROUP_OP_FORWARD ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
 }
 
 /* Which tensor is an operand of a product. The gradient of transposed weights is X^T dY. */
-static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
     const int swaps = layer->weight_layout == TEGROUP_WEIGHT_IN_OUT && product == TEGROUP_OP_WGRAD;
     if (swaps && operand == TEGROUP_IMPL_A) return TEGROUP_IMPL_LINEAR_INPUT;
     if (swaps && operand == TEGROUP_IMPL_B) return TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
@@ -14445,10 +14530,12 @@ static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int p
 }
 
 /* The tensor whose presence asks for a product. */
-static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_output(int product) {
+    return tegroup_impl_linear_role(product, TEGROUP_IMPL_D);
+}
 
 /* Does a product multiply the operand's values as they were, which its columnwise copy holds? */
-static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
            && layer->tensor[tensor]->scaling != TEGROUP_SCALING_NONE
@@ -14462,8 +14549,8 @@ typedef struct tegroup_impl_layer_names {
     tegroup_impl_name values[2]; /* of A and B, where they are values of a columnwise copy */
 } tegroup_impl_layer_names;
 
-static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
-                                               tegroup_impl_layer_names *made) {
+TEGROUP_IMPL_STATIC void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
+                                                     tegroup_impl_layer_names *made) {
     int operand;
     made->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
@@ -14483,12 +14570,12 @@ static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, 
     made->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
-static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
     return layer->halves && (tensor == TEGROUP_IMPL_LINEAR_OUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT);
 }
 
 /* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
-static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
     const int64_t bytes = tegroup_impl_mul(rows->shape.cols, tegroup_impl_bits(rows->dtype)) / 8,
                   most = alignment > 0 ? alignment : 16;
     int64_t each = 1;
@@ -14498,7 +14585,7 @@ static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, in
 }
 
 /* Where the rows of a product's operand are. */
-static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
     static const tegroup_gather in_order = {NULL, 0, 0};
     const tegroup_gather *gather = tensor == TEGROUP_IMPL_LINEAR_INPUT         ? layer->gather_input
                                    : tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT ? layer->gather_grad_output
@@ -14507,7 +14594,8 @@ static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer 
 }
 
 /* A product as tegroup_gemm takes it. */
-static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
+TEGROUP_IMPL_STATIC void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product,
+                                                    tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
     int operand, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
     memset(gemm, 0, sizeof *gemm);
@@ -14542,27 +14630,27 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
 }
 
 /* The tensors whose rows are those of the routing. */
-static inline int tegroup_impl_layer_has_rows(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_has_rows(int tensor) {
     return tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_OUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE;
 }
 
 /* The tensor that the others have their rows from. */
-static inline int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
     return tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_INPUT) ? TEGROUP_IMPL_LINEAR_INPUT
                                                                     : TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
 /* The tensors that products multiply, which may be quantised. */
-static inline int tegroup_impl_layer_operand(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_operand(int tensor) {
     return tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_INPUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
 /* What a layer asks of a tensor's memory: one snapshot for the routing, and outputs without gaps. */
-static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[tensor];
     const tegroup_tensor *t = layer->tensor[tensor];
     const tegroup_shape *shape = &t->shape;
@@ -14588,8 +14676,8 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
 }
 
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
-static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_layer *layer, int tensor,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_layer *layer, int tensor,
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[tensor], *weight_name = layer->name[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_tensor *t = layer->tensor[tensor], *weight = layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_shape *shape = &t->shape;
@@ -14636,7 +14724,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
 }
 
 /* The rules between the layer's tensors. The rules of a product are checked with the product. */
-static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
     TEGROUP_IMPL_RULE_ENUM(layer->weight_layout, TEGROUP_WEIGHT_IN_OUT, layer->weight_layout_name,
                            "must be a tegroup_weight_layout");
@@ -14647,7 +14735,8 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 }
 
 /* The product that gives grad_row_scale has dY and the bias for operands. */
-static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer,
+                                                                      tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[TEGROUP_IMPL_LINEAR_BIAS];
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
@@ -14662,7 +14751,7 @@ static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_im
     return TEGROUP_OK;
 }
 
-static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
@@ -14672,9 +14761,9 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 }
 
 /* Plan one product into a plan that is being made. adds: the result is added to what is there already. */
-static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
-                                                     const tegroup_target *target, tegroup_linear_plan *plan,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
+                                                           const tegroup_target *target, tegroup_linear_plan *plan,
+                                                           tegroup_error *error) {
     tegroup_impl_layer_names made;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
@@ -14690,8 +14779,9 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 }
 
 /* A tensor whose values a call multiplies in place of its codes, as planned: the product does not see what it is of. */
-static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product, int operand,
-                                                             const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product,
+                                                                   int operand, const tegroup_plan *plan,
+                                                                   tegroup_error *error) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     const tegroup_tensor *t = layer->tensor[tensor];
     const tegroup_impl_name *name = layer->name[tensor];
@@ -14711,9 +14801,10 @@ static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_
 
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
  * that. */
-static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
-                                                              int apart, const tegroup_linear_plan *plan,
-                                                              tegroup_gemm_desc *gemm, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product,
+                                                                    int adds, int apart,
+                                                                    const tegroup_linear_plan *plan,
+                                                                    tegroup_gemm_desc *gemm, tegroup_error *error) {
     tegroup_impl_layer_names made;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
@@ -14740,18 +14831,18 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
-static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
-                                                     tegroup_op op, int run, struct CUstream_st *stream,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer,
+                                                           const tegroup_linear_plan *plan, tegroup_op op, int run,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, plan, &gemm, error));
     return run ? tegroup_impl_gemm_run(tegroup_impl_linear_made(plan, (int)op), &gemm, stream, error) : TEGROUP_OK;
 }
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
-static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
-                                                                  const tegroup_gemm_desc *dgrad,
-                                                                  size_t workspace_bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
+                                                                        const tegroup_gemm_desc *dgrad,
+                                                                        size_t workspace_bytes, tegroup_error *error) {
     static const int tensors[] = {TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, TEGROUP_IMPL_LINEAR_DGRAD_OUT,
                                   TEGROUP_IMPL_LINEAR_BIAS};
     tegroup_impl_buffer buffers[7];
@@ -14765,8 +14856,9 @@ static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_
 }
 
 /* Two products when row_scale has a gradient; both are checked before the first runs. */
-static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
-                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *layer,
+                                                            const tegroup_linear_plan *plan, int run,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE,
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;
@@ -14785,7 +14877,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
 
 /* ==== [97] Grouped linear layer: plan and calls (src/layer/linear.h) ==== */
 
-static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
     static const tegroup_impl_name names[] = {TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
 #undef TEGROUP_IMPL_ROW
@@ -14793,7 +14885,7 @@ static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 }
 
 /* The caller's descriptor as a layer. */
-static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, tegroup_impl_layer *layer) {
     int tensor;
     memset(layer, 0, sizeof *layer);
 #define TEGROUP_IMPL_POINT(name, member) layer->tensor[TEGROUP_IMPL_LINEAR_##name] = &desc->member;
@@ -14817,8 +14909,9 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
 
 /* Which tensors are there, and for which others. */
-static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc,
-                                                             const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc,
+                                                                   const tegroup_impl_layer *layer,
+                                                                   tegroup_error *error) {
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (!tegroup_impl_layer_has(layer, tensor))
@@ -14857,8 +14950,8 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
 }
 
 /* The layer's own rules. */
-static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, layer);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
@@ -14907,8 +15000,9 @@ typedef struct tegroup_impl_linear_call {
 } tegroup_impl_linear_call;
 
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
-static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
-                                                       const tegroup_linear_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call,
+                                                             const tegroup_linear_plan *plan,
+                                                             const tegroup_linear_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_LINEAR_PLAN_MAGIC, "must be what tegroup_linear_plan_make wrote");
     TEGROUP_IMPL_TAKE(desc, call->taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -14965,7 +15059,7 @@ enum {
         1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_planned *)0)->dtypes) / sizeof(tegroup_dtype))
 };
 
-static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
 #define TEGROUP_IMPL_CASE(name, member)                                                                                \
     case TEGROUP_IMPL_MLP_##name: return &desc->member;
     switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
@@ -14973,28 +15067,28 @@ static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *
 }
 
 /* Is it the gradient of a weight or of a bias? */
-static inline int tegroup_impl_mlp_gradient(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_gradient(int tensor) {
     return tensor <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD && tensor % 4 >= 2;
 }
 
-static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
     return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
 
-static inline const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
     static const tegroup_impl_name names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW)
                                                                         TEGROUP_IMPL_NAME("row_scale")};
 #undef TEGROUP_IMPL_ROW
     return &names[tensor];
 }
-static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
 /* What errors call the quantiser's tensors: activated is made of preactivation, whose gradient is made of both and of
  * activated's gradient. */
-static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
 #define TEGROUP_IMPL_WORDS(output, rule)                                                                               \
     {                                                                                                                  \
         TEGROUP_IMPL_NAME("preactivation"), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("activated"),                 \
@@ -15010,7 +15104,7 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names
 
 /* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
  * shaped as. */
-static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
     static const int roles[3][TEGROUP_IMPL_LINEAR_COUNT] = {
         {-1, TEGROUP_IMPL_WORD(FC1_WEIGHT), TEGROUP_IMPL_WORD(FC1_BIAS), TEGROUP_IMPL_WORD(INPUT),
@@ -15027,7 +15121,7 @@ static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 }
 
 /* What the activation's matrices are here. */
-static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
 #define TEGROUP_IMPL_ROWS(name)                                                                                        \
     {                                                                                                                  \
         {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name,   \
@@ -15050,7 +15144,7 @@ static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_n
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
 
 /* The tensor that asks for a product by being there. */
-static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
     case TEGROUP_OP_DGRAD:
@@ -15061,21 +15155,23 @@ static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
 }
 
 /* Whether gates and ups are two weights. */
-static inline int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) { return TEGROUP_IMPL_THERE(fc1_up.weight); }
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) {
+    return TEGROUP_IMPL_THERE(fc1_up.weight);
+}
 
-static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
     return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
            && (layer != TEGROUP_MLP_FC1_UP || tegroup_impl_mlp_apart(desc))
            && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
 }
 
 /* The bias's part of grad_row_scale is added to what the activation gave, and the ups' part of dX to the gates'. */
-static inline int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
     return product == TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC1_UP && product == TEGROUP_OP_DGRAD);
 }
 
 /* Does forward leave activated to the caller? Else it is scratch. */
-static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
     return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
 }
 
@@ -15086,7 +15182,8 @@ typedef struct tegroup_impl_mlp_layers {
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
-static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype, int64_t cols) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype,
+                                                            int64_t cols) {
     tegroup_tensor t;
     memset(&t, 0, sizeof t);
     t.shape = desc->input.shape;
@@ -15095,8 +15192,8 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     return t;
 }
 
-static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
-                                             tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
+                                                   tegroup_impl_layer *layer) {
     const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1   ? &desc->fc1
                                          : which == TEGROUP_MLP_FC2 ? &desc->fc2
                                                                     : &desc->fc1_up;
@@ -15119,7 +15216,7 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 }
 
 /* The gates' or the ups' half of rows that hold both. */
-static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
     tegroup_tensor part = *t;
     part.ld = tegroup_impl_ld(t);
     part.shape.cols = t->shape.cols / 2;
@@ -15130,7 +15227,7 @@ static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int 
 }
 
 /* Gives gates and ups their halves of the rows between the layers. */
-static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
     const tegroup_tensor *out = TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
     int up;
     for (up = 0; up < 2; up++) {
@@ -15144,14 +15241,14 @@ static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_
 }
 
 /* The type of preactivation. */
-static inline tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
     if (TEGROUP_IMPL_THERE(preactivation)) return desc->preactivation.dtype;
     return desc->input.scaling == TEGROUP_SCALING_NONE ? desc->input.dtype : TEGROUP_DTYPE_BF16;
 }
 
 /* The type of activated without a scaling and of its gradient in the workspace: F32 rows stay so where weights are
  * narrower. */
-static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
     if (desc->activated.scaling != TEGROUP_SCALING_NONE
         || (TEGROUP_IMPL_THERE(grad_preactivation) && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
         return tegroup_impl_mlp_preactivated(desc);
@@ -15164,7 +15261,7 @@ static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *des
 }
 
 /* activated in the workspace: there a quantised one has the copy that fc2's product reads. */
-static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
     tegroup_tensor t = tegroup_impl_mlp_scratch(
         desc, TEGROUP_IMPL_THERE(activated) ? desc->activated.dtype : tegroup_impl_mlp_between(desc), cols);
     if (desc->activated.scaling == TEGROUP_SCALING_NONE) return t;
@@ -15179,8 +15276,8 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_ml
 }
 
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
-static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
-                                              tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
+                                                    tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
@@ -15216,13 +15313,13 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     fc2->row_scale_dtype = desc->row_scale_dtype;
 }
 
-static inline const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
-                                                                  tegroup_mlp_layer which) {
+TEGROUP_IMPL_STATIC const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
+                                                                        tegroup_mlp_layer which) {
     return which == TEGROUP_MLP_FC1 ? &layers->fc1 : which == TEGROUP_MLP_FC2 ? &layers->fc2 : &layers->fc1_up;
 }
 
 /* Which tensors are there, and for which others. */
-static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
     int tensor;
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
@@ -15278,8 +15375,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
 }
 
 /* Rows that gates and ups share hold both, and where a backend needs whole 16 bytes, ups begin at some. */
-static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
-                                                           int tensor, int64_t h, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                                 int tensor, int64_t h, tegroup_error *error) {
     const tegroup_backend backend = desc->options.backend;
     const int64_t each = tegroup_impl_max(1, 128 / tegroup_impl_max(1, tegroup_impl_bits(t->dtype)));
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -15294,7 +15391,7 @@ static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_des
 }
 
 /* fc1_up's weight has fc1's shape, and fc2's weight as many groups. */
-static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
                             *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
     const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
@@ -15306,7 +15403,8 @@ static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_d
                       shape->cols);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc,
+                                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
                       "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
                       desc->fc2.weight.shape.groups);
@@ -15314,8 +15412,9 @@ static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp
 }
 
 /* fc1_up is as fc1, for an activation of both. */
-static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
-                                                       const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
+                                                             const tegroup_impl_mlp_layers *layers,
+                                                             tegroup_error *error) {
     static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
                                        "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
     const tegroup_impl_name *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
@@ -15345,8 +15444,8 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
 }
 
 /* A tensor of the routing's rows: they and the snapshot are input's. */
-static inline tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc *desc, int tensor,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc *desc, int tensor,
+                                                               tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, tensor)->shape, *like = &desc->input.shape;
     if (tegroup_impl_mlp_dtype(desc, tensor) == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -15358,8 +15457,8 @@ static inline tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc 
 }
 
 /* A tensor that the activation reads or writes. */
-static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
+                                                                tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -15377,8 +15476,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
 }
 
 /* The rule of a tensor that the MLP quantises, t, and what that is made of. */
-static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
-                                                         const tegroup_tensor *t, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
+                                                               const tegroup_tensor *t, tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
@@ -15405,7 +15504,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
 }
 
 /* Rules of the MLP's own numbers and enums. */
-static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->options.threads, "options.threads", error));
@@ -15420,8 +15519,8 @@ static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_de
 }
 
 /* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
-static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
+                                                          tegroup_error *error) {
     const int twice = tegroup_impl_gated(desc->activation) && !tegroup_impl_mlp_apart(desc);
     int64_t out, width;
     int i;
@@ -15467,7 +15566,7 @@ typedef struct tegroup_impl_mlp_plans {
     const tegroup_linear_plan *fc1, *fc2, *fc1_up; /* fc1_up: NULL in a chain, whose gates and ups are one weight */
 } tegroup_impl_mlp_plans;
 
-static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
     tegroup_impl_mlp_plans plans;
     plans.planned = &plan->planned;
     plans.fc1 = &plan->fc1;
@@ -15476,24 +15575,24 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     return plans;
 }
 
-static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
-                                                                 tegroup_mlp_layer layer) {
+TEGROUP_IMPL_STATIC const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
+                                                                       tegroup_mlp_layer layer) {
     return layer == TEGROUP_MLP_FC1 ? plans->fc1 : layer == TEGROUP_MLP_FC2 ? plans->fc2 : plans->fc1_up;
 }
 
-static inline tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
+TEGROUP_IMPL_STATIC tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
     return plans->fc1_up ? TEGROUP_MLP_FC1_UP : TEGROUP_MLP_FC2;
 }
 
-static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
-                                                        int product) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans,
+                                                              tegroup_mlp_layer layer, int product) {
     return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. up: the ups'
  * product, where they are apart; else NULL. What a plan for another machine could do is not for this build to say. */
-static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                         const tegroup_plan *up, tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
     tegroup_dtype out, input;
     int64_t cols;
@@ -15535,9 +15634,10 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * and are the slower ones where groups have fewer rows; forward also where the product would have tiles that fit its
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
-static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
-                                                   tegroup_fused_kernel *kernel, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                         const tegroup_plan *up, tegroup_op op, uint32_t bit,
+                                                         uint32_t *fused, tegroup_fused_kernel *kernel,
+                                                         tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
@@ -15560,7 +15660,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
 }
 
 /* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
-static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
     const tegroup_plan *most = NULL;
     int layer, product;
     for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
@@ -15578,8 +15678,8 @@ typedef struct tegroup_impl_mlp_items {
 } tegroup_impl_mlp_items;
 
 /* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
-static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
-                                              const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
+                                                    const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
     int i;
     for (i = 0; i < 4; i++) {
         items[i] = layout->count;
@@ -15591,8 +15691,8 @@ static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char
 
 /* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
  * part. */
-static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
-                                                             tegroup_mlp_memory memory, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
+                                                                   tegroup_mlp_memory memory, tegroup_layout *layout) {
     static const char *const activated[] = {"activated", "activated.scale_inv", "activated.columnwise_data",
                                             "activated.columnwise_scale_inv"};
     static const char *const gradient[] = {"grad_preactivation", "grad_preactivation.scale_inv",
@@ -15630,7 +15730,8 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
 }
 
 /* How a tensor is quantised, as a plan remembers it. */
-static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+TEGROUP_IMPL_STATIC tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t,
+                                                               const tegroup_scale_rule *rule) {
     tegroup_mlp_format format;
     memset(&format, 0, sizeof format);
     if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) return format;
@@ -15643,8 +15744,8 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
 }
 
 /* What a plan remembers of a descriptor. */
-static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
-                                                          const tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
+                                                                const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
               has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
@@ -15668,7 +15769,8 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
 }
 
 /* Which copies of a tensor that the MLP quantises products of these plans read: a set of tegroup_copies. */
-static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor,
+                                                const tegroup_tensor *t) {
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
     const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
     const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
@@ -15681,8 +15783,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
 
 /* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, if it does.
  * The other is used up by the call that writes it. */
-static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
-                                               int64_t bytes[4]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor,
+                                                     const tegroup_tensor *t, int64_t bytes[4]) {
     tegroup_tensor unplaced = *t;
     int copies, copy;
     if (t->dtype == TEGROUP_DTYPE_UNSET) return;
@@ -15701,8 +15803,8 @@ static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *pla
 }
 
 /* Bytes of the tensors between the layers, of a plan whose products are made. */
-static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
-                                          const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                                const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
     const tegroup_tensor *t = &layers->activated;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int dgrad = plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC,
@@ -15722,8 +15824,9 @@ static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const te
 }
 
 /* The sizes of a plan that is otherwise made. */
-static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
-                                                    tegroup_mlp_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc,
+                                                          const tegroup_impl_mlp_layers *layers, tegroup_mlp_plan *plan,
+                                                          tegroup_error *error) {
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
                              &plan->saved_by_dgrad_bytes};
@@ -15774,7 +15877,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MLP_PLAN_MAGIC, "must be what tegroup_mlp_plan_make wrote");
     return TEGROUP_OK;
 }
@@ -15794,8 +15897,8 @@ TEGROUP_API tegroup_status tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegr
 }
 
 /* Give what lies in the workspace its addresses there. */
-static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
-                                          tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
+                                                tegroup_impl_mlp_layers *layers) {
     tegroup_layout layout;
     const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
     void *workspace = desc->options.workspace;
@@ -15858,8 +15961,8 @@ typedef struct tegroup_impl_mlp_call {
     tegroup_impl_mlp_layers layers;
 } tegroup_impl_mlp_call;
 
-static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
-                                             uint32_t reads, uint32_t writes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
+                                                   uint32_t reads, uint32_t writes) {
     call->products[call->count].layer = layer;
     call->products[call->count].product = product;
     call->products[call->count++].plan = tegroup_impl_mlp_made(call->plans, layer, product);
@@ -15868,9 +15971,10 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
 }
 
 /* How a tensor is quantised must be as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
-                                                           const tegroup_scale_rule *rule, int tensor,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned,
+                                                                 const tegroup_tensor *t,
+                                                                 const tegroup_scale_rule *rule, int tensor,
+                                                                 tegroup_error *error) {
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const tegroup_impl_name *name = &names->output;
     const tegroup_mlp_format format = tegroup_impl_mlp_format(t, rule);
@@ -15888,7 +15992,8 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
 }
 
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */
-static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call,
+                                                                  tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_mlp_planned *planned = call->plans->planned;
     int i;
@@ -15916,7 +16021,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
 }
 
 /* A call may have more rows than planned where none of them lie in the workspace. */
-static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call,
+                                                                  tegroup_error *error) {
     const tegroup_impl_mlp_layers *layers = &call->layers;
     const int op = call->products[0].product,
               scratch = op == TEGROUP_OP_DGRAD
@@ -15930,7 +16036,8 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
 }
 
 /* The buffers of a quantised tensor that the MLP writes: its copies, and what is one number a group. */
-static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor, tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor,
+                                                     tegroup_impl_buffer *buffers) {
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const tegroup_impl_name *name = &names->output;
     float *const numbers[] = {t->amax, t->columnwise_amax, t->global_scale_inv, t->scale};
@@ -15948,8 +16055,8 @@ static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tens
 }
 
 /* What its products read of quantised tensors: those that are in the set. */
-static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
-                                            tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
+                                                  tegroup_impl_buffer *buffers) {
     int32_t count = 0, i, operand;
     for (i = 0; i < call->count; i++)
         for (operand = TEGROUP_IMPL_A; operand <= TEGROUP_IMPL_B; operand++) {
@@ -15967,8 +16074,8 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
 
 /* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
  * once. */
-static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call,
+                                                                size_t workspace_bytes, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
     const tegroup_tensor input = tegroup_impl_stored(&desc->input, &desc->gather_input),
@@ -16018,8 +16125,8 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
 
 /* The rules of a tensor that an activation reads or writes: what is between the products, and grad_row_scale. It need
  * not be an operand of any product in this call, and then no product checks it. */
-static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
+                                                                       tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(call->desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET || tensor < TEGROUP_IMPL_MLP_GRAD_ROW_SCALE) return TEGROUP_OK;
@@ -16033,8 +16140,8 @@ static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_i
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
-static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                               tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t touched = call->reads | call->writes;
     int i;
@@ -16060,8 +16167,10 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
-static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
-                                                    const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
+                                                          const tegroup_impl_mlp_plans *plans,
+                                                          const tegroup_mlp_desc *desc, tegroup_op op,
+                                                          tegroup_error *error) {
     const tegroup_dtype up = plans->planned->dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
     int layer, product;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -16100,12 +16209,12 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                              const float *sums, struct CUstream_st *stream,
+                                                              tegroup_error *error);
 #endif
 
-static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
     tegroup_matrix m;
     m.data = (void *)(uintptr_t)desc->row_scale;
     m.rows = desc->input.shape.rows;
@@ -16116,10 +16225,10 @@ static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *
 }
 
 /* activated = row_scale * f(preactivation), from and to where the products have them. */
-static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
-                                                        const tegroup_tensor *preactivation,
-                                                        const tegroup_tensor *activated,
-                                                        tegroup_activation_desc *activation) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
+                                                              const tegroup_tensor *preactivation,
+                                                              const tegroup_tensor *activated,
+                                                              tegroup_activation_desc *activation) {
     memset(activation, 0, sizeof *activation);
     activation->struct_size = sizeof *activation;
     activation->space = desc->space;
@@ -16134,18 +16243,19 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->threads = desc->options.threads;
 }
 
-static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
-                                                         const tegroup_tensor *preactivation,
-                                                         const tegroup_tensor *activated,
-                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                               const tegroup_tensor *preactivation,
+                                                               const tegroup_tensor *activated,
+                                                               tegroup_activation_desc *activation,
+                                                               tegroup_error *error) {
     tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
     return tegroup_impl_activation_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
-static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
-                                                                  const tegroup_tensor *grad_activated,
-                                                                  tegroup_activation_backward_desc *activation,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
+                                                                        const tegroup_tensor *grad_activated,
+                                                                        tegroup_activation_backward_desc *activation,
+                                                                        tegroup_error *error) {
     tegroup_activation_desc forward;
     tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
     tegroup_impl_activation_backward_of(&forward, activation);
@@ -16163,11 +16273,11 @@ typedef struct tegroup_impl_mlp_step {
 
 /* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
  * preactivation or, with grad_activated, from its gradient. */
-static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
-                                                       const tegroup_tensor *preactivation,
-                                                       const tegroup_tensor *grad_activated,
-                                                       const tegroup_tensor *output, tegroup_impl_mlp_step *step,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
+                                                             const tegroup_tensor *preactivation,
+                                                             const tegroup_tensor *grad_activated,
+                                                             const tegroup_tensor *output, tegroup_impl_mlp_step *step,
+                                                             tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int copies = tegroup_impl_mlp_copies(call->plans, tensor, output);
@@ -16203,8 +16313,8 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
 }
 
 /* Whether a call runs its first product fused, as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit,
+                                                                int *fused, tegroup_error *error) {
     const tegroup_backend backend = call->products[0].plan->backend;
     *fused = (call->plans->planned->fused & bit) != 0;
     TEGROUP_IMPL_RULE(call->desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN,
@@ -16216,8 +16326,8 @@ static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp
 }
 
 /* What an epilogue has to do with and no product checks. */
-static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
+                                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE(
         tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
         "must be 16-byte aligned for an epilogue; a plan made with options.data_alignment_bytes 2 takes any", 16,
@@ -16225,14 +16335,14 @@ static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matri
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
-                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
     return tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error);
 }
 
-static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
-                                                        const tegroup_impl_epilogue *epilogue,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
+                                                              const tegroup_impl_epilogue *epilogue,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
@@ -16246,9 +16356,9 @@ static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_p
 
 /* The calls; run 0: only what they check. */
 
-static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                      const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                            const tegroup_mlp_desc *desc, int run,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
     const tegroup_tensor *preactivation =
@@ -16298,7 +16408,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
 }
 
 /* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
-static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
     const tegroup_mlp_desc *desc = call->desc;
     tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD,
                               TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT)
@@ -16315,7 +16425,7 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
 }
 
 /* Is activated computed again? A quantised one is not where no product reads it and no copy has a place. */
-static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
     const tegroup_tensor *t = &call->desc->activated;
     return call->desc->recompute
            && (t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE)
@@ -16325,9 +16435,10 @@ static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *
 
 /* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
  * step, what is not is in the epilogue, which may run by itself. */
-static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
-                                                          tegroup_impl_mlp_step *again, tegroup_impl_mlp_step *gradient,
-                                                          tegroup_impl_epilogue *epilogue, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
+                                                                tegroup_impl_mlp_step *again,
+                                                                tegroup_impl_mlp_step *gradient,
+                                                                tegroup_impl_epilogue *epilogue, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
     again->quantises = 0;
@@ -16354,9 +16465,9 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
-static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                          const tegroup_mlp_desc *desc, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_mlp_step again, gradient;
     tegroup_impl_epilogue epilogue;
@@ -16393,9 +16504,9 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                          const tegroup_mlp_desc *desc, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_WGRAD, error));
@@ -16419,8 +16530,9 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 }
 #undef TEGROUP_IMPL_BIT
 
-static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                     tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                           tegroup_op op, struct CUstream_st *stream,
+                                                           tegroup_error *error) {
     tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
@@ -16467,15 +16579,15 @@ typedef struct tegroup_impl_chain {
 
 #define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
 
-static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
     return TEGROUP_IMPL_THERE(desc->grad_output);
 }
 
 /* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous
  * buffer. */
-static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
-                                                           int64_t cols, const char *const *paths,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc,
+                                                                 const tegroup_tensor *t, int64_t cols,
+                                                                 const char *const *paths, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
                          TEGROUP_IMPL_FLOATS, 0);
@@ -16504,8 +16616,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 }
 
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
-static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
                          "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
@@ -16513,13 +16625,13 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
 }
 
 /* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
-static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
     const void *given = chain->arguments[i].snapshot;
     return given ? given : chain->values[0].shape.snapshot;
 }
 
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                           const tegroup_tensor *rows) {
     tegroup_tensor t = *rows;
     if (!TEGROUP_IMPL_THERE(t)) return t;
     t.shape = chain->values[0].shape;
@@ -16529,9 +16641,9 @@ static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *c
 }
 
 /* An op by itself, and which arguments it takes. */
-static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
-                                                         const tegroup_impl_chain *chain, int32_t i,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
+                                                               const tegroup_impl_chain *chain, int32_t i,
+                                                               tegroup_error *error) {
     static const char *const grad_row_scale[] = TEGROUP_IMPL_PATHS("arguments.grad_row_scale");
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
@@ -16612,7 +16724,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 
-static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
     if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
@@ -16620,8 +16732,8 @@ static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_
 }
 
 /* NULL, or why the activation at i + 1 and its neighbours are no grouped MLP: what the MLP cannot give. */
-static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                   int32_t i) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc,
+                                                         const tegroup_impl_chain *chain, int32_t i) {
     const tegroup_chain_argument *first, *middle, *last;
     if (desc->unfused) return "the fusion pass is turned off";
     if (i < 0 || i + 2 >= desc->op_count || desc->ops[i].kind != TEGROUP_CHAIN_LINEAR
@@ -16645,9 +16757,9 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
 }
 
 /* ... and what their addresses say. A plan may be made without them: NULL is then the same as any. */
-static inline int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
 
-static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
     const tegroup_chain_argument *middle = &chain->arguments[i + 1], *last = middle + 1;
     const void *snapshots[3];
     int32_t j;
@@ -16662,8 +16774,8 @@ static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *ch
 }
 
 /* At a call there are addresses, and what the plan fused must be given one routing and one row_scale. */
-static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc,
+                                                                  tegroup_impl_chain *chain, tegroup_error *error) {
     int32_t i, j;
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_chain_argument *given = &chain->arguments[i];
@@ -16684,7 +16796,7 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
 }
 
 /* The descriptor's own numbers, and its input. */
-static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
     static const char *const input[] = TEGROUP_IMPL_PATHS("input");
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -16712,8 +16824,8 @@ static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_d
 }
 
 /* Each op gets its argument. */
-static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
-                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
+                                                                     tegroup_impl_chain *chain, tegroup_error *error) {
     int32_t i;
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
@@ -16730,8 +16842,8 @@ static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_cha
 }
 
 /* What each op gives: in its argument, or in `saved`. */
-static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
-                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
+                                                                     tegroup_impl_chain *chain, tegroup_error *error) {
     static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out");
     tegroup_layout saved;
     int32_t i;
@@ -16770,8 +16882,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
 }
 
 /* Which ops run as a grouped MLP. planned: what a call's plan fused; NULL = to be found out. */
-static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                           tegroup_impl_chain *chain) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                 tegroup_impl_chain *chain) {
     int32_t i;
     for (i = 0; i < desc->op_count; i++) {
         if (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION) continue;
@@ -16786,13 +16898,13 @@ static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const
 #define TEGROUP_IMPL_CHAIN_TURNS 3
 
 /* Bytes of contiguous rows; INT64_MAX: too many. */
-static inline int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
     return tegroup_impl_mul(tegroup_impl_mul(rows, cols), tegroup_impl_bits(dtype) / 8);
 }
 
 /* The gradient of what each op was given: in its argument, or in one of the buffers that begin at `gradients`. */
-static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
-                                                              tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
+                                                                    tegroup_impl_chain *chain, tegroup_error *error) {
     static const char *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"), *const grad_output[] =
                                                                                             TEGROUP_IMPL_PATHS(
                                                                                                 "grad_output");
@@ -16834,9 +16946,9 @@ static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chai
 
 /* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients:
  * where those between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                                        char *gradients, tegroup_impl_chain *chain,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                              char *gradients, tegroup_impl_chain *chain,
+                                                              tegroup_error *error) {
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_desc(desc, error));
@@ -16858,14 +16970,15 @@ typedef struct tegroup_impl_chain_buffers {
     int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
-static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer,
+                                                int32_t at) {
     buffers->at[buffers->count] = at;
     buffers->all[buffers->count++] = buffer;
 }
 
 /* A tensor that errors call `field`, and other buffers' errors "another buffer of the chain". */
-static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
-                                                 const char *field, int32_t at, int writes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
+                                                       const char *field, int32_t at, int writes) {
     tegroup_impl_buffer buffer =
         tegroup_impl_tensor_buffer(t, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), writes);
     buffer.field = field;
@@ -16874,8 +16987,8 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
 }
 
 /* Weights that an op reads in this direction: of quantised ones the copy that its product reads. */
-static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
-                                                 const tegroup_mlp_weights *weights, int32_t at, int backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
+                                                       const tegroup_mlp_weights *weights, int32_t at, int backward) {
     tegroup_impl_buffer added[3];
     tegroup_gemm_desc gemm;
     int32_t count, i;
@@ -16892,8 +17005,8 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
 }
 
 /* Does op i put its results where it reads them from? */
-static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                              int32_t i, int backward) {
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                    int32_t i, int backward) {
     const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
                          *to = backward ? &chain->grads[i] : &chain->values[i + 1];
     return to->data == from->data && tegroup_impl_extent(to) > 0 && tegroup_impl_extent(from) > 0
@@ -16902,9 +17015,9 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
 
 /* It may where each element comes from the one that lies there and, forward, its backward does not read that one
  * again. */
-static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
-                                                               const tegroup_impl_chain *chain, int32_t i, int backward,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
+                                                                     const tegroup_impl_chain *chain, int32_t i,
+                                                                     int backward, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_dtype from = backward ? chain->grads[i + 1].dtype : chain->values[i].dtype,
                         to = backward ? chain->grads[i].dtype : chain->values[i + 1].dtype;
@@ -16927,8 +17040,8 @@ static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_cha
 }
 
 /* Where op i puts its results: a buffer of its own, or the one that it reads, which is then written. */
-static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                  int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                        int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
     const tegroup_chain_argument *given = &chain->arguments[i];
     if (backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS) return; /* it hands the gradient on */
     if (!TEGROUP_IMPL_THERE(*(backward ? &given->grad_input : &given->out))) buffers->next = -1;
@@ -16942,8 +17055,8 @@ static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc
 }
 
 /* What op i touches in this direction. */
-static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                 int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                       int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_mlp_weights *weights = &op->weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
@@ -16975,9 +17088,10 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those
  * of other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the
  * workspace or an argument. */
-static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                            size_t workspace_bytes, int backward,
-                                                            tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc,
+                                                                  tegroup_impl_chain *chain, size_t workspace_bytes,
+                                                                  int backward, tegroup_check_level level,
+                                                                  tegroup_error *error) {
     tegroup_impl_chain_buffers buffers;
     tegroup_status status;
     int32_t i, about = 0;
@@ -17009,8 +17123,8 @@ typedef struct tegroup_impl_chain_linear {
     tegroup_impl_layer layer;
 } tegroup_impl_chain_linear;
 
-static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                int32_t i, tegroup_impl_chain_linear *linear) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                      int32_t i, tegroup_impl_chain_linear *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
     tegroup_impl_layer *layer = &linear->layer;
@@ -17041,8 +17155,8 @@ static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, 
     layer->accumulate = desc->accumulate;
 }
 
-static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                          tegroup_mlp_desc *mlp) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                int32_t i, tegroup_mlp_desc *mlp) {
     const tegroup_chain_op *op = &desc->ops[i + 1];
     const tegroup_chain_argument *given = &chain->arguments[i + 1];
     const int backward = tegroup_impl_chain_backward(desc);
@@ -17080,8 +17194,8 @@ static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const 
 }
 
 /* x + bias is a product without terms: k is 0, C is x, and beta 1. So is the sum of dY that is the bias's gradient. */
-static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                           tegroup_op op, tegroup_gemm_desc *gemm) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, tegroup_op op, tegroup_gemm_desc *gemm) {
     static const float one = 1;
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     tegroup_tensor x = tegroup_impl_chain_rows(chain, i, &chain->values[i]), none = x;
@@ -17121,7 +17235,7 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
 }
 
 /* The operands of these products, in a linear's words. */
-static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
+TEGROUP_IMPL_STATIC tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     const int wgrad = op == TEGROUP_OP_WGRAD;
     const tegroup_impl_name *bias =
@@ -17136,10 +17250,10 @@ static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
     return names;
 }
 
-static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
-                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
-                                                          const tegroup_target *target, tegroup_linear_plan *plan,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
+                                                                const tegroup_impl_chain *chain, int32_t i,
+                                                                tegroup_op op, const tegroup_target *target,
+                                                                tegroup_linear_plan *plan, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
     tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
     tegroup_gemm_desc gemm;
@@ -17149,10 +17263,10 @@ static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_de
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
-                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
-                                                          const tegroup_linear_plan *plan, int run,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
+                                                                const tegroup_impl_chain *chain, int32_t i,
+                                                                tegroup_op op, const tegroup_linear_plan *plan, int run,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
     const tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
     tegroup_gemm_desc gemm;
@@ -17162,9 +17276,9 @@ static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_de
     return run ? tegroup_impl_gemm_run(one, &gemm, stream, error) : TEGROUP_OK;
 }
 
-static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                 int32_t i, tegroup_activation_desc *forward,
-                                                 tegroup_activation_backward_desc *backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                       int32_t i, tegroup_activation_desc *forward,
+                                                       tegroup_activation_backward_desc *backward) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
     memset(forward, 0, sizeof *forward);
@@ -17196,14 +17310,14 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
 /* ==== [104] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
-static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
-                                                        int32_t at) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
+                                                              int32_t at) {
     if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
 }
 
-static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
-                                                              const tegroup_impl_chain *chain) {
+TEGROUP_IMPL_STATIC tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
+                                                                    const tegroup_impl_chain *chain) {
     tegroup_chain_planned record;
     int32_t i;
     memset(&record, 0, sizeof record);
@@ -17234,9 +17348,9 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
 
 /* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between
  * them. */
-static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
-                                                              const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
+                                                                    const tegroup_chain_desc *desc,
+                                                                    tegroup_impl_chain *chain, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == now.member, ERROR_PLAN, field, "must be as planned", planned->member,         \
                       now.member)
@@ -17281,15 +17395,15 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
 }
 
 /* Ops that run as one from op i on. */
-static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
     return chain->fused >> i & 1u ? 3 : 1;
 }
 
 /* A LINEAR's rules and the plans of its products. */
-static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
-                                                            const tegroup_impl_chain *chain, int32_t i,
-                                                            const tegroup_target *target, tegroup_linear_plan *plan,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
+                                                                  const tegroup_impl_chain *chain, int32_t i,
+                                                                  const tegroup_target *target,
+                                                                  tegroup_linear_plan *plan, tegroup_error *error) {
     tegroup_impl_chain_linear linear;
     const tegroup_impl_layer *layer = &linear.layer;
     int product;
@@ -17310,9 +17424,10 @@ static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_
 }
 
 /* Op i, or the MLP that begins there. bytes: the workspace that it needs. */
-static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                     int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
-                                                     size_t *bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc,
+                                                           const tegroup_impl_chain *chain, int32_t i,
+                                                           const tegroup_target *target, tegroup_chain_plan *plan,
+                                                           size_t *bytes, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     *bytes = 0;
     if (chain->fused >> i & 1u) {
@@ -17340,8 +17455,8 @@ static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *d
 }
 
 /* What each byte of a plan's memory is for. */
-static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
-                                             tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                                   tegroup_layout *layout) {
     const tegroup_chain_planned *planned = &plan->planned;
     int64_t most = 0;
     int32_t i;
@@ -17360,9 +17475,9 @@ static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, teg
         tegroup_impl_layout_add(layout, "gradients between ops, by turns", most);
 }
 
-static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
-                                                     tegroup_chain_plan *plan, tegroup_impl_chain *chain,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                           tegroup_chain_plan *plan, tegroup_impl_chain *chain,
+                                                           tegroup_error *error) {
     tegroup_chain_plan made;
     tegroup_target taken;
     tegroup_layout saved, workspace;
@@ -17404,7 +17519,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_CHAIN_PLAN_MAGIC, "must be what tegroup_chain_plan_make wrote");
     return TEGROUP_OK;
 }
@@ -17421,8 +17536,8 @@ TEGROUP_API tegroup_status tegroup_chain_layout(const tegroup_chain_plan *plan, 
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                      tegroup_chain_verdict *verdicts, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            tegroup_chain_verdict *verdicts, tegroup_error *error) {
     int32_t i, j, count;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
@@ -17449,19 +17564,19 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
 /* ==== [105] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
-static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
-                                                             const tegroup_impl_chain *chain, int32_t i,
-                                                             const tegroup_tensor *rows, int word,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
+                                                                   const tegroup_impl_chain *chain, int32_t i,
+                                                                   const tegroup_tensor *rows, int word,
+                                                                   tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);
 }
 
 /* What a caller's function is handed. */
-static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_desc *desc,
-                                                           const tegroup_impl_chain *chain, int32_t i, int backward,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_desc *desc,
+                                                                 const tegroup_impl_chain *chain, int32_t i,
+                                                                 int backward, tegroup_error *error) {
     const tegroup_tensor *x = &chain->values[i], *dx = &chain->grads[i];
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_memory(desc, chain, i, x, TEGROUP_IMPL_LINEAR_INPUT, error));
     if (!backward) return tegroup_impl_chain_check_memory(desc, chain, i, x + 1, TEGROUP_IMPL_LINEAR_OUT, error);
@@ -17470,8 +17585,8 @@ static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_d
 }
 
 /* What it returned; why not, in its own words or, where it left those out, in ours. */
-static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
-                                                          const tegroup_error *said, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
+                                                                const tegroup_error *said, tegroup_error *error) {
     if (status == TEGROUP_OK) return status;
     if (said->status != status)
         return tegroup_impl_fail(error, status, field, "returned this status, and no more", TEGROUP_OK, status);
@@ -17480,7 +17595,7 @@ static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status,
 }
 
 /* The plans of the MLP that begins at op i, and the workspace that each of its calls needs. */
-static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
     tegroup_impl_mlp_plans plans;
     plans.planned = &plan->mlps[i / 3];
     plans.fc1 = &plan->ops[i];
@@ -17489,16 +17604,18 @@ static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_
     return plans;
 }
 
-static inline size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans, tegroup_mlp_memory memory) {
+TEGROUP_IMPL_STATIC size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans,
+                                                        tegroup_mlp_memory memory) {
     tegroup_layout layout;
     (void)tegroup_impl_mlp_layout(plans, memory, &layout);
     return layout.total_bytes;
 }
 
 /* One op, or the MLP that begins there. run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                        const tegroup_impl_chain *chain, int32_t i, int run,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan,
+                                                              const tegroup_chain_desc *desc,
+                                                              const tegroup_impl_chain *chain, int32_t i, int run,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     tegroup_impl_chain_linear linear;
     tegroup_activation_desc activation;
@@ -17532,9 +17649,10 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
     }
 }
 
-static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                     const tegroup_impl_chain *chain, int32_t i, int run,
-                                                     struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan,
+                                                           const tegroup_chain_desc *desc,
+                                                           const tegroup_impl_chain *chain, int32_t i, int run,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_chain_linear linear;
@@ -17579,9 +17697,10 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
 }
 
 /* Every op is checked before the first runs. */
-static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                     int backward, tegroup_impl_chain *chain,
-                                                     struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan,
+                                                           const tegroup_chain_desc *desc, int backward,
+                                                           tegroup_impl_chain *chain, struct CUstream_st *stream,
+                                                           tegroup_error *error) {
     int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
     char *gradients = NULL;
     chain->at = -1;
@@ -17611,8 +17730,9 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                    int backward, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan,
+                                                          const tegroup_chain_desc *desc, int backward,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_chain_desc taken;
     tegroup_impl_chain chain;
     tegroup_status status;
@@ -17697,7 +17817,7 @@ typedef struct tegroup_impl_validated {
     int64_t scales;             /* how many the group's values have                                          */
 } tegroup_impl_validated;
 
-static inline tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
     tegroup_impl_validated copy;
     memset(&copy, 0, sizeof copy);
     copy.tensor = tegroup_impl_with_copy(t, columnwise);
@@ -17752,14 +17872,16 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_global(const tegroup_impl_validated *
                                                                   : TEGROUP_IMPL_SCALE_GOOD;
 }
 
-static inline void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first, int64_t at) {
+TEGROUP_IMPL_STATIC void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first,
+                                                 int64_t at) {
     if (kind == TEGROUP_IMPL_SCALE_GOOD) return;
     ++*tegroup_impl_scale_counter(scales, kind);
     if (*first < 0 || at < *first) *first = at;
 }
 
-static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
-                                                   const tegroup_snapshot_view *view, tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
+                                                         const tegroup_snapshot_view *view,
+                                                         tegroup_validation *result) {
     tegroup_impl_validated copy = tegroup_impl_validated_of(t, columnwise);
     tegroup_validation_values *values = &result->owned;
     int64_t row, col, i, at;
@@ -17849,8 +17971,8 @@ TEGROUP_IMPL_HD void tegroup_impl_validate_open(tegroup_validation *result) {
     result->scales.first = result->scales.first_global = -1;
 }
 
-static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                               tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     tegroup_validation *result) {
     int64_t total = 0, most = 0, end = 0;
     int32_t g;
     if (!view->header) {
@@ -17871,8 +17993,8 @@ static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const te
     result->status |= tegroup_impl_validate_sums(view->header, total, most, end);
 }
 
-static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                               tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     tegroup_validation *result) {
     int64_t row, col;
     int32_t g;
     for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
@@ -17891,7 +18013,7 @@ static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const te
     }
 }
 
-static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
     const tegroup_tensor *t = &desc->tensor;
     const tegroup_snapshot_view view = tegroup_impl_fitting_view(t);
     tegroup_impl_validate_open(desc->result);
@@ -17902,8 +18024,8 @@ static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc)
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
@@ -17956,24 +18078,25 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
 /* ==== [108] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
-                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
-                                                             tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
+                                                                   const tegroup_impl_scales *to,
+                                                                   struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline const tegroup_impl_name *tegroup_impl_scale_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_scale_names(void) {
     static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
     return names;
 }
 
-static inline const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales, const tegroup_impl_name *name) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales,
+                                                        const tegroup_impl_name *name) {
     return tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&scales->tensor), scales->columnwise).scales;
 }
 
 /* The memory of one tensor's scales, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int32_t columnwise, tegroup_space space,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_memory(const tegroup_tensor *t,
+                                                                   const tegroup_impl_name *name, int32_t columnwise,
+                                                                   tegroup_space space, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
@@ -17991,8 +18114,8 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
 }
 
 /* What two descriptions of the same scales have in common. */
-static inline tegroup_status tegroup_impl_check_same_scales(const tegroup_tensor *from, const tegroup_tensor *to,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_same_scales(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                                  tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(from->scaling);
     const int64_t parts = tegroup_impl_max(1, from->scale_parts);
     TEGROUP_IMPL_RULE_AS(SCALING, from->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, "from.scaling", "must be set",
@@ -18025,14 +18148,15 @@ typedef struct tegroup_impl_scale_pair {
     void *data[2];
 } tegroup_impl_scale_pair;
 
-static inline void tegroup_impl_scale_pair_begin(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_pair_begin(tegroup_impl_scale_pair *pair,
+                                                       const tegroup_impl_scales scales[2]) {
     memset(pair, 0, sizeof *pair);
     pair->views[0] = tegroup_impl_fitting_view(&scales[0].tensor);
     pair->views[1] = tegroup_impl_fitting_view(&scales[1].tensor);
 }
 
-static inline void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                                int32_t g) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair,
+                                                      const tegroup_impl_scales scales[2], int32_t g) {
     int i;
     for (i = 0; i < 2; i++) {
         pair->grids[i] = tegroup_impl_scales_grid(&scales[i], &pair->views[i], g, pair->before[i]);
@@ -18041,16 +18165,17 @@ static inline void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair, c
     }
 }
 
-static inline uint32_t tegroup_impl_pair_scale(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                               tegroup_impl_scale_place place) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_pair_scale(const tegroup_impl_scale_pair *pair,
+                                                     const tegroup_impl_scales scales[2],
+                                                     tegroup_impl_scale_place place) {
     return tegroup_impl_converted_scale(&pair->grids[0], scales[0].dtype, pair->data[0], &pair->grids[1],
                                         scales[1].dtype, place);
 }
 
 /* What only host memory can be asked of a group: its rows in both tensors, and room for those up to it. */
-static inline tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_scales scales[2],
-                                                            const tegroup_impl_sides sides[2], const int64_t totals[2],
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_scales scales[2],
+                                                                  const tegroup_impl_sides sides[2],
+                                                                  const int64_t totals[2], tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     int ragged[2], i;
     for (i = 0; i < 2; i++) {
@@ -18072,8 +18197,8 @@ static inline tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_s
 }
 
 /* All groups, and whether every scale has a value in its new type. scales: from, to. */
-static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_scales scales[2],
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_scales scales[2],
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     const int narrows = tegroup_impl_is_exponent(scales[1].dtype) && !tegroup_impl_is_exponent(scales[0].dtype);
     tegroup_impl_scale_pair pair;
@@ -18102,8 +18227,8 @@ static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scale_convert_desc *desc,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_scale_convert_check(const tegroup_scale_convert_desc *desc,
+                                                                    tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -18125,12 +18250,12 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
     return tegroup_impl_team(tegroup_impl_threads(threads), 10.0 * (double)count); /* steps: its divisions */
 }
 
-static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                              int32_t threads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pair,
+                                                    const tegroup_impl_scales scales[2], int32_t threads) {
     const tegroup_impl_scale_grid *to = &pair->grids[1];
     int64_t e;
     (void)threads;
@@ -18179,11 +18304,11 @@ typedef struct tegroup_impl_codes_moved {
 } tegroup_impl_codes_moved;
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
-                                                            struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
+                                                                  struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup_code_convert_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup_code_convert_desc *desc) {
     const tegroup_tensor *tensors[2] = {&desc->from, &desc->to};
     const tegroup_shape *shape = &desc->from.shape;
     tegroup_impl_codes_moved moved;
@@ -18216,8 +18341,8 @@ TEGROUP_IMPL_HD void tegroup_impl_convert_block(const tegroup_impl_codes_moved *
 }
 
 /* What both tensors have in common. */
-static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                                 tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == from->dtype, ERROR_DTYPE, "to.dtype", "must equal from.dtype", from->dtype,
                          to->dtype);
     TEGROUP_IMPL_RULE(from->code_order != to->code_order, ERROR_COMBINATION, "to.code_order",
@@ -18244,9 +18369,9 @@ static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor 
 }
 
 /* The memory of one tensor's codes, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                            int32_t columnwise, tegroup_space space,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor *t,
+                                                                  const tegroup_impl_name *name, int32_t columnwise,
+                                                                  tegroup_space space, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
     const char *field = tegroup_impl_copy_paths_of(name, listed, columnwise).data;
@@ -18259,14 +18384,14 @@ static inline tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor
 }
 
 /* Is `to` the memory of `from`, block for block? */
-static inline int tegroup_impl_converts_in_place(const tegroup_impl_codes_moved *moved) {
+TEGROUP_IMPL_STATIC int tegroup_impl_converts_in_place(const tegroup_impl_codes_moved *moved) {
     return tegroup_impl_listed(&moved->from) == tegroup_impl_listed(&moved->to) && moved->from.data == moved->to.data
            && moved->from.pointers == moved->to.pointers && moved->line_bytes[0] == moved->line_bytes[1]
            && moved->group_bytes[0] == moved->group_bytes[1];
 }
 
-static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_convert_desc *desc,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_code_convert_check(const tegroup_code_convert_desc *desc,
+                                                                   tegroup_error *error) {
     static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
     const int32_t columnwise = desc->columnwise;
     tegroup_impl_codes_moved moved;
@@ -18289,7 +18414,7 @@ static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
     return tegroup_impl_team(tegroup_impl_threads(threads),
                              8.0 * TEGROUP_INTERLEAVED_CODES * (double)count); /* steps: some eight a code */
 }
@@ -18316,12 +18441,12 @@ TEGROUP_API tegroup_status tegroup_code_convert(const tegroup_code_convert_desc 
 /* ==== [110] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
-                                                     tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
+                                                           tegroup_error *error);
 #endif
 
 /* Every element of a matrix of I32 or I64 becomes x; an absent one is left alone. */
-static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
     int64_t i, j;
     if (m->dtype == TEGROUP_DTYPE_UNSET) return;
     for (i = 0; i < tegroup_impl_matrix_rows(m); i++)
@@ -18329,7 +18454,7 @@ static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
 }
 
 /* Any thread may add. */
-static inline void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t g) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t g) {
     if (counts->dtype == TEGROUP_DTYPE_I32) {
         TEGROUP_IMPL_OMP(omp atomic)
         ((tegroup_impl_any32 *)counts->data)[g] += 1;
@@ -18369,7 +18494,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_count_group(const tegroup_count_desc *desc,
     return tegroup_impl_within(label, desc->groups) ? label : -1;
 }
 
-static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc,
+                                                                  tegroup_error *error) {
     static const char *const labels[5] = TEGROUP_IMPL_MATRIX_PATHS("labels"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const padded_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("padded_rows"),
@@ -18394,7 +18520,7 @@ static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_
                                      TEGROUP_IMPL_INTEGERS, error);
 }
 
-static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
     static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets"),
                              *const starts[5] = TEGROUP_IMPL_MATRIX_PATHS("starts");
@@ -18424,7 +18550,7 @@ static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *
 }
 
 /* A row of the label at element `at`: counted, and the first of its group, and its slot's, where these are wanted. */
-static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
     const tegroup_matrix *starts = &desc->starts, *rows = &desc->row_of_slot;
     const int64_t slot = tegroup_impl_count_slot(desc, row, used), g = tegroup_impl_count_group(desc, at, slot);
     if (g < 0) return;
@@ -18436,7 +18562,7 @@ static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_
 }
 
 /* Offsets from counts, and 0 for the starts of groups that have none. */
-static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
     const tegroup_matrix *starts = &desc->starts;
     int64_t g, before = 0;
     for (g = 0; g <= desc->groups; g++) {
@@ -18485,7 +18611,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
 #define TEGROUP_IMPL_EXPERT_GROUPS 64
 
 /* Is there nothing but softmax top-k? */
-static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
     return s->score == TEGROUP_SCORE_SOFTMAX && s->n_group == 0 && s->bias.dtype == TEGROUP_DTYPE_UNSET
            && s->normalize_epsilon == 0 && (s->route_factor == 0 || s->route_factor == 1)
            && s->given_indices.dtype == TEGROUP_DTYPE_UNSET && !s->token_mask && !s->valid_tokens
@@ -18493,11 +18619,11 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
 }
 
 /* Whether a backward call is not that of a plain softmax top-k: it has a scheme, or gradients of losses. */
-static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
-                                                const tegroup_matrix *loss_gradients) {
+TEGROUP_IMPL_STATIC int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
+                                                      const tegroup_matrix *loss_gradients) {
     return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;
 }
-static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
     return tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients) || desc->z_loss;
 }
 
@@ -18647,8 +18773,8 @@ TEGROUP_IMPL_HD float tegroup_impl_scheme_weight_f32(const tegroup_router_scheme
     return divisor == 0 ? (float)0 : score / divisor * factor;
 }
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
-static inline float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const void *logits, int32_t experts,
-                                                  float *largest, float *terms) {
+TEGROUP_IMPL_STATIC float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                        float *largest, float *terms) {
     float sum = 0;
     int32_t e;
     *largest = tegroup_impl_load_f32(dtype, logits, 0);
@@ -18664,7 +18790,7 @@ static inline float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const voi
     return sum;
 }
 
-static inline void tegroup_impl_scores_f32(const tegroup_router_desc *desc, const void *logits, float *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scores_f32(const tegroup_router_desc *desc, const void *logits, float *scores) {
     const tegroup_dtype dtype = desc->logits.dtype;
     float largest, sum;
     int32_t e;
@@ -18678,9 +18804,9 @@ static inline void tegroup_impl_scores_f32(const tegroup_router_desc *desc, cons
 }
 
 /* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
-static inline void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32_t experts, int32_t k,
-                                            const float *scores, tegroup_dtype dtype, const void *logits,
-                                            int32_t *indices) {
+TEGROUP_IMPL_STATIC void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                                  const float *scores, tegroup_dtype dtype, const void *logits,
+                                                  int32_t *indices) {
     tegroup_impl_key_f32 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
     const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
     int32_t e, g, j;
@@ -18705,7 +18831,7 @@ static inline void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32
 }
 
 /* One token: scores, its experts and their weights. */
-static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, int64_t token, float *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, int64_t token, float *scores) {
     const tegroup_router_scheme *s = &desc->scheme;
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
@@ -18735,8 +18861,8 @@ static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, 
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
  * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
  * went nowhere. */
-static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
-                                                    const float *scores, float *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
+                                                          const float *scores, float *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
@@ -18761,8 +18887,8 @@ static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward
 
 /* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
  * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
-static inline void tegroup_impl_scheme_shares_f32(const tegroup_router_backward_desc *desc, const float *scores,
-                                                   const double *slopes, float by, float *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_shares_f32(const tegroup_router_backward_desc *desc, const float *scores,
+                                                         const double *slopes, float by, float *grads) {
     const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     float sum = 0, mean = 0;
     int32_t e;
@@ -18774,7 +18900,7 @@ static inline void tegroup_impl_scheme_shares_f32(const tegroup_router_backward_
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
  * the logits, and there the z-loss's. */
-static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
     const tegroup_router_scheme *s = &desc->scheme;
     const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
     const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
@@ -18802,7 +18928,7 @@ static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backwar
 }
 
 /* The logarithm of a row's sum of exponentials. */
-static inline double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, int64_t token) {
+TEGROUP_IMPL_STATIC double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, int64_t token) {
     float largest, sum = tegroup_impl_exponentials_f32(logits->dtype, tegroup_impl_matrix_row(logits, token),
                                                        (int32_t)logits->cols, &largest, NULL);
     return (double)largest + log((double)sum);
@@ -18875,8 +19001,8 @@ TEGROUP_IMPL_HD double tegroup_impl_scheme_weight_f64(const tegroup_router_schem
     return divisor == 0 ? (double)0 : score / divisor * factor;
 }
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
-static inline double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const void *logits, int32_t experts,
-                                                  double *largest, double *terms) {
+TEGROUP_IMPL_STATIC double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                        double *largest, double *terms) {
     double sum = 0;
     int32_t e;
     *largest = tegroup_impl_load_f64(dtype, logits, 0);
@@ -18892,7 +19018,7 @@ static inline double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const vo
     return sum;
 }
 
-static inline void tegroup_impl_scores_f64(const tegroup_router_desc *desc, const void *logits, double *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scores_f64(const tegroup_router_desc *desc, const void *logits, double *scores) {
     const tegroup_dtype dtype = desc->logits.dtype;
     double largest, sum;
     int32_t e;
@@ -18906,9 +19032,9 @@ static inline void tegroup_impl_scores_f64(const tegroup_router_desc *desc, cons
 }
 
 /* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
-static inline void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32_t experts, int32_t k,
-                                            const double *scores, tegroup_dtype dtype, const void *logits,
-                                            int32_t *indices) {
+TEGROUP_IMPL_STATIC void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                                  const double *scores, tegroup_dtype dtype, const void *logits,
+                                                  int32_t *indices) {
     tegroup_impl_key_f64 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
     const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
     int32_t e, g, j;
@@ -18933,7 +19059,7 @@ static inline void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32
 }
 
 /* One token: scores, its experts and their weights. */
-static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, int64_t token, double *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, int64_t token, double *scores) {
     const tegroup_router_scheme *s = &desc->scheme;
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
@@ -18963,8 +19089,8 @@ static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, 
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
  * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
  * went nowhere. */
-static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
-                                                    const double *scores, double *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
+                                                          const double *scores, double *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
@@ -18989,8 +19115,8 @@ static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward
 
 /* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
  * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
-static inline void tegroup_impl_scheme_shares_f64(const tegroup_router_backward_desc *desc, const double *scores,
-                                                   const double *slopes, double by, double *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_shares_f64(const tegroup_router_backward_desc *desc, const double *scores,
+                                                         const double *slopes, double by, double *grads) {
     const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     double sum = 0, mean = 0;
     int32_t e;
@@ -19002,7 +19128,7 @@ static inline void tegroup_impl_scheme_shares_f64(const tegroup_router_backward_
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
  * the logits, and there the z-loss's. */
-static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
     const tegroup_router_scheme *s = &desc->scheme;
     const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
     const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
@@ -19030,7 +19156,7 @@ static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backwar
 }
 
 /* The logarithm of a row's sum of exponentials. */
-static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, int64_t token) {
+TEGROUP_IMPL_STATIC double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, int64_t token) {
     double largest, sum = tegroup_impl_exponentials_f64(logits->dtype, tegroup_impl_matrix_row(logits, token),
                                                        (int32_t)logits->cols, &largest, NULL);
     return (double)largest + log((double)sum);
@@ -19038,7 +19164,8 @@ static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, in
 
 /* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
  * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. */
-static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence,
+                                                      double *slopes) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
                   length = tegroup_impl_sequence_length(&desc->scheme, desc->logits.rows);
     const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
@@ -19069,7 +19196,7 @@ static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc,
 }
 
 /* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
-static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows);
     const int wants_slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
     double balance = 0, z = 0, loss;
@@ -19093,21 +19220,22 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
 }
 
 /* What multiplies a loss. */
-static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(coefficient >= 0 && coefficient <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE, field,
                            "must be finite and not negative", 0, coefficient);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
                            "loss_scale", "must be finite", TEGROUP_IMPL_LARGEST_f64, scale);
     return TEGROUP_OK;
 }
 
 /* All but its memory. */
-static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
-                                                       int32_t k, int32_t normalize, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens,
+                                                             int32_t experts, int32_t k, int32_t normalize,
+                                                             tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
@@ -19146,7 +19274,8 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                       "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
     return tegroup_impl_check_coefficient(s->z_coefficient, "scheme.z_coefficient", error);
 }
-static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s,
+                                                                    tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
@@ -19174,7 +19303,7 @@ enum {
     TEGROUP_IMPL_LOSS_SUMS,
     TEGROUP_IMPL_LOSS_SEQUENCES
 };
-static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
     const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
                   numbers = tegroup_impl_mul(sequences, 8);
     if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
@@ -19190,8 +19319,8 @@ static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, t
 
 /* What a scheme reads. */
 enum { TEGROUP_IMPL_SCHEME_BUFFERS = 4 };
-static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
-                                               tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
+                                                     tegroup_impl_buffer *buffers) {
     buffers[0] = tegroup_impl_matrix_buffer(&s->bias, NULL, "must not overlap scheme.bias", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&s->given_indices, NULL, "must not overlap scheme.given_indices", 0);
     buffers[2] = tegroup_impl_buffer_of(s->token_mask, tokens, NULL, "must not overlap scheme.token_mask", 0);
@@ -19201,17 +19330,17 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
 /* ==== [112] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                            tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
-                                                               struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                                     struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment
  * counted. */
-static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
+TEGROUP_IMPL_STATIC double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
            / (tokens * tokens * desc->k);
@@ -19219,15 +19348,16 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
-static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
-                                                  const float *probabilities, int32_t e, int32_t best) {
+TEGROUP_IMPL_STATIC int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
+                                                        const float *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
     return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. */
-static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token, float *probabilities) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token,
+                                                      float *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     float *weights = (float *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
@@ -19269,7 +19399,7 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, 
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
  * softmax. */
-static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
     const float *probabilities = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
@@ -19299,15 +19429,16 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
 
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
-static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
-                                                  const double *probabilities, int32_t e, int32_t best) {
+TEGROUP_IMPL_STATIC int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
+                                                        const double *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
     return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. */
-static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token, double *probabilities) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token,
+                                                      double *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     double *weights = (double *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
@@ -19349,7 +19480,7 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities,
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
  * softmax. */
-static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
     const double *probabilities = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
@@ -19377,8 +19508,8 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
         }
 }
 
-static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
-                                                             double coefficient, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
+                                                                   double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
@@ -19410,13 +19541,13 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
 }
 
 /* The type of the probabilities, wanted or not. */
-static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
     if (desc->probabilities.dtype != TEGROUP_DTYPE_UNSET) return desc->probabilities.dtype;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) return desc->weights.dtype;
     return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
 }
 
-static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
     union {
         double f64[TEGROUP_MAX_GROUPS];
         float f32[TEGROUP_MAX_GROUPS];
@@ -19433,7 +19564,8 @@ static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int6
 }
 
 /* At least one output, and what the load-balancing loss is computed from. */
-static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc,
+                                                                     tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
               counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET, indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET,
               schemed = tegroup_impl_router_schemed(desc);
@@ -19453,7 +19585,8 @@ static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_rou
 }
 
 /* All but its memory. */
-static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -19485,7 +19618,7 @@ static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_rout
     return tegroup_impl_check_router_outputs(desc, error);
 }
 
-static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
@@ -19521,13 +19654,13 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */
-static inline int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)tokens * experts * steps);
 }
 
 /* experts * sum of share * mean probability, summed by expert, then by token. A thread sums for a cache line of experts
  * at a time; each expert's sum is in the order of tokens, whoever adds it up. */
-static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
     double mean[TEGROUP_MAX_GROUPS], loss = 0;
     int64_t t;
@@ -19573,8 +19706,8 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
-                                                                tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
+                                                                      tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
@@ -19656,9 +19789,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 /* ==== [113] Permutation (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
-                                                                const tegroup_prepare_desc *prepare,
-                                                                struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                      const tegroup_prepare_desc *prepare,
+                                                                      struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* An entry of a matrix of indices, or of a map. */
@@ -19667,8 +19800,9 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row,
 }
 
 /* A map is as wide as its numbers, which are below `count`, need it to be. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5], int64_t rows,
-                                                    int64_t cols, int64_t count, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5],
+                                                          int64_t rows, int64_t cols, int64_t count,
+                                                          tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, rows, cols, TEGROUP_IMPL_INTEGERS, error));
     return tegroup_impl_check_reach(map, paths, count, error);
 }
@@ -19690,7 +19824,7 @@ enum {
 };
 
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
-static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
 }
 
@@ -19707,7 +19841,8 @@ TEGROUP_IMPL_HD uint64_t tegroup_impl_weight_key(const tegroup_matrix *weights, 
 /* Which slots full groups keep, by weight: row_of_slot becomes 0 for these and -1 for all others. Bit by bit from the
  * highest on, a group keeps those slots whose bit is set if it has room for all of them, and else drops the others:
  * what is between is undecided, 1. Of equal weights the first slots are kept. No memory is needed. */
-static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc, const tegroup_snapshot_view *view) {
+TEGROUP_IMPL_STATIC void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc,
+                                                    const tegroup_snapshot_view *view) {
     const tegroup_matrix *rows = &desc->row_of_slot;
     const int64_t k = desc->indices.cols, tokens = tegroup_impl_matrix_rows(&desc->indices);
     int64_t left[TEGROUP_MAX_GROUPS], set[TEGROUP_MAX_GROUPS], t, j;
@@ -19741,8 +19876,8 @@ static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *de
                                        left[tegroup_impl_entry(&desc->indices, t, j)]-- > 0 ? 0 : -1);
 }
 
-static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
+                                                                        tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
@@ -19784,7 +19919,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 }
 
 /* How the snapshot is made of counts in I64. Until these have a place, data is an address that nobody reads. */
-static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
@@ -19801,8 +19936,9 @@ static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegrou
 }
 
 /* prepare: how the snapshot is made, or NULL where it is there. */
-static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
-                                                            const tegroup_prepare_desc *prepare, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
+                                                                  const tegroup_prepare_desc *prepare,
+                                                                  tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
@@ -19858,7 +19994,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
 }
 
 /* How many slots name each expert. */
-static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+TEGROUP_IMPL_STATIC tegroup_count_desc tegroup_impl_permutation_count(const tegroup_permutation_desc *desc,
+                                                                      int64_t *counts) {
     tegroup_count_desc count;
     memset(&count, 0, sizeof count);
     count.struct_size = sizeof count;
@@ -19871,8 +20008,9 @@ static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_pe
 }
 
 /* On the host: the snapshot of that. */
-static inline tegroup_status tegroup_impl_permutation_snapshot(const tegroup_permutation_desc *desc,
-                                                               tegroup_prepare_desc *prepare, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permutation_snapshot(const tegroup_permutation_desc *desc,
+                                                                     tegroup_prepare_desc *prepare,
+                                                                     tegroup_error *error) {
     int64_t counts[TEGROUP_MAX_GROUPS];
     const tegroup_count_desc count = tegroup_impl_permutation_count(desc, counts);
     TEGROUP_IMPL_TRY(tegroup_count(&count, NULL, error));
@@ -19883,8 +20021,8 @@ static inline tegroup_status tegroup_impl_permutation_snapshot(const tegroup_per
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
  * the slots before them take is counted first, so that the tokens may be shared out among threads; not with weights, by
  * which row_of_slot says already who gets none. */
-static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
-                                                  const tegroup_snapshot_view *view, int64_t from, int64_t to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
+                                                        const tegroup_snapshot_view *view, int64_t from, int64_t to) {
     const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
     const int32_t groups = view->header->groups;
     const int64_t weight_bytes = tegroup_impl_bits(desc->row_weights.dtype) / 8; /* 0: they are not wanted */
@@ -19963,19 +20101,19 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 /* ==== [114] Permute and combine (src/moe/permute.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc,
+                                                             struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc,
+                                                             struct CUstream_st *stream, tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
-                                                                struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                      struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
-                                               int64_t to, float weight) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                                     int64_t to, float weight) {
     float x[TEGROUP_IMPL_PIECE];
     int64_t at, j;
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
@@ -19987,15 +20125,15 @@ static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t 
 }
 
 /* What the sums of a row begin with: what it holds, or 0. */
-static inline void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
-                                               int32_t accumulate, float *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                                     int32_t accumulate, float *sum) {
     int64_t j;
     if (accumulate) tegroup_impl_load_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
     for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
-static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, slot;
     float sum[TEGROUP_IMPL_PIECE];
@@ -20012,7 +20150,8 @@ static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc
     }
 }
 
-static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
+TEGROUP_IMPL_STATIC float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b,
+                                                   int64_t r) {
     float x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
     int64_t at;
     for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
@@ -20025,8 +20164,8 @@ static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i,
 }
 
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
-                                               int64_t to, double weight) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                                     int64_t to, double weight) {
     double x[TEGROUP_IMPL_PIECE];
     int64_t at, j;
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
@@ -20038,15 +20177,15 @@ static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t 
 }
 
 /* What the sums of a row begin with: what it holds, or 0. */
-static inline void tegroup_impl_begin_row_f64(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
-                                               int32_t accumulate, double *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_begin_row_f64(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                                     int32_t accumulate, double *sum) {
     int64_t j;
     if (accumulate) tegroup_impl_load_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
     for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
-static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, slot;
     double sum[TEGROUP_IMPL_PIECE];
@@ -20063,7 +20202,8 @@ static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc
     }
 }
 
-static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
+TEGROUP_IMPL_STATIC double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b,
+                                                   int64_t r) {
     double x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
     int64_t at;
     for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
@@ -20076,8 +20216,8 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
 }
 
 /* Sums of narrower rows are F32: what F64 holds would not fit. */
-static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
-                                                           const tegroup_matrix *tokens, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
+                                                                 const tegroup_matrix *tokens, tegroup_error *error) {
     TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
     TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
                       ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
@@ -20086,7 +20226,7 @@ static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, c
 }
 
 /* The threads that rows of `choices` rows each are worth. */
-static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
 }
 
@@ -20094,7 +20234,7 @@ static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_
 #define TEGROUP_IMPL_BYTES                                                                                             \
     (1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | TEGROUP_IMPL_INTEGERS)
 
-static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -20132,13 +20272,13 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_permute_team(const tegroup_permute_desc *desc) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_permute_team(const tegroup_permute_desc *desc) {
     return tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
                                   desc->permuted.cols);
 }
 
 /* Puts a slot's token into a row, unless one of them is outside. */
-static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
     double weight;
     if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))
         || !tegroup_impl_within(row, desc->permuted.rows))
@@ -20289,8 +20429,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 /* ==== [115] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                                            tegroup_error *error);
 #endif
 
 /* Where a group lies, within the buffer whatever the snapshot says; rows -1: skipped. */
@@ -20345,8 +20485,9 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
 }
 
 /* A shape whose snapshot the call reads, of so many groups. */
-static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups, tegroup_space space,
-                                                      const char *const paths[4], tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups,
+                                                            tegroup_space space, const char *const paths[4],
+                                                            tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
@@ -20371,14 +20512,15 @@ static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape
     ITEM(sorted_ids, rows, desc->slots)                                                                                \
     ITEM(source_rows, rows, desc->from.rows)
 
-static inline tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
     tegroup_layout layout;
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
     return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
 }
 
 /* What is read besides the snapshot comes with what is made of it. */
-static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const from[4] = {"from.groups", "from.rows", "from.snapshot", "from.row_sizes.space"},
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
     TEGROUP_IMPL_RULE(desc->slots >= 0 && desc->slots <= TEGROUP_MAX_COLS, ERROR_VALUE, "slots",
@@ -20402,7 +20544,7 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
     const int64_t block = tegroup_impl_max(1, desc->block), groups = desc->shape.groups, rows = desc->shape.rows;
     tegroup_impl_buffer buffers[9];
@@ -20467,8 +20609,8 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
 /* ==== [116] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error);
 #endif
 
 /* What a group adds to the report's sums. */
@@ -20508,7 +20650,7 @@ TEGROUP_IMPL_HD tegroup_skew tegroup_impl_skew_of(const tegroup_skew_desc *desc,
     return skew;
 }
 
-static inline tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
     tegroup_impl_buffer buffers[2];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -20593,17 +20735,17 @@ typedef struct tegroup_impl_moe_pieces {
     int64_t bytes[TEGROUP_IMPL_MOE_PIECES];
 } tegroup_impl_moe_pieces;
 
-static inline const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
-                                                                   tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
+                                                                         tegroup_impl_moe_formatted which) {
     return which >= TEGROUP_IMPL_MOE_GRAD_OUTPUT ? &p->grad_format : &p->rows_format;
 }
 
 /* Is there a format? Then rows are picked by an index. */
-static inline int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
     return p->rows_format.scaling != TEGROUP_SCALING_NONE || p->grad_format.scaling != TEGROUP_SCALING_NONE;
 }
 
-static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
     return which <= TEGROUP_IMPL_MOE_INPUT_AGAIN   ? p->width
            : which == TEGROUP_IMPL_MOE_BETWEEN     ? p->hidden
            : which == TEGROUP_IMPL_MOE_GRAD_OUTPUT ? p->outputs
@@ -20611,8 +20753,8 @@ static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegrou
 }
 
 /* A quantised tensor without its memory. */
-static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
-                                                        tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
+                                                              tegroup_impl_moe_formatted which) {
     const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
     tegroup_tensor t = tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), format->dtype, NULL);
     t.scaling = format->scaling;
@@ -20623,8 +20765,8 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
 
 /* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
  * rowwise one. Values of preactivation's gradient take preactivation's place. */
-static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
-                                                                 tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
+                                                                       tegroup_impl_moe_formatted which) {
     const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const struct {
         int read, summed; /* rowwise by forward or dgrad; by wgrad */
@@ -20666,7 +20808,7 @@ static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_m
 }
 
 /* What errors call what is quantised: rows by expert, from tokens or from grad_output. */
-static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
 #define TEGROUP_IMPL_WORDS(input, output)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_NAME(input), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("grad_output"),                         \
@@ -20678,8 +20820,8 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names
     return gradient ? &gradients : &rows;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
+                                                                 tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_moe_formatted which = gradient ? TEGROUP_IMPL_MOE_GRAD_OUTPUT : TEGROUP_IMPL_MOE_INPUT;
     const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
@@ -20723,7 +20865,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
 
 /* ==== [118] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
-static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
     TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
                       ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
@@ -20760,21 +20902,21 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
 }
 
 /* Where the outputs of fc1's or fc2's weight stand, and the inputs of fc2's. */
-static inline const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
     if (fc2)
         return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.cols"
                                                                    : "experts.fc2.weight.shape.rows";
     return experts->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc1.weight.shape.cols"
                                                                : "experts.fc1.weight.shape.rows";
 }
-static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *experts) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *experts) {
     return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.rows"
                                                                : "experts.fc2.weight.shape.cols";
 }
 
 /* Rules here name whole paths, "experts.fc1.weight.dtype". Errors tell them in two parts, as those of the experts' own
  * rules: a caller finds a field in one place, whoever refused it. */
-static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
     static const char *const members[2] = {"experts", "router"};
     int i;
     for (i = 0; i < 2 && error && status != TEGROUP_OK && !error->within; i++) {
@@ -20787,8 +20929,9 @@ static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegrou
 }
 
 /* A weight goes with rows by expert as they are; what goes with quantised ones the experts' plan says. */
-static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           int fc2, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, int fc2,
+                                                                 tegroup_error *error) {
     const tegroup_tensor *weight = fc2 ? &desc->experts.fc2.weight : &desc->experts.fc1.weight;
     const char *field = fc2 ? "experts.fc2.weight.dtype" : "experts.fc1.weight.dtype";
     TEGROUP_IMPL_RULE_AS(DTYPES, weight->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, "must be set",
@@ -20802,8 +20945,8 @@ static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_des
 }
 
 /* What the weights say of the layer: its experts, widths and types. */
-static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc,
+                                                                  const tegroup_moe_planned *p, tegroup_error *error) {
     const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     const tegroup_dtype bias = desc->experts.fc2.bias.dtype;
     TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
@@ -20836,8 +20979,8 @@ static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_de
 }
 
 /* The routing of the caller's own, beside which there is no other. */
-static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc,
+                                                                const tegroup_moe_planned *p, tegroup_error *error) {
     static const char *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("given_weights"),
                              *const grad[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("router.scheme.given_indices");
@@ -20883,8 +21026,8 @@ static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc
 }
 
 /* The caller's matrices, without their memory. Those that the router writes it checks itself, but for their types. */
-static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, tegroup_error *error) {
     static const char *const paths[6][5] = {
         TEGROUP_IMPL_MATRIX_PATHS("tokens"),      TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
@@ -20976,7 +21119,7 @@ enum {
     TEGROUP_IMPL_MOE_ROUTED
 };
 
-static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
+TEGROUP_IMPL_STATIC tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
     return which == TEGROUP_IMPL_MOE_PROBABILITIES ? &router->probabilities
            : which == TEGROUP_IMPL_MOE_WEIGHTS     ? &router->weights
            : which == TEGROUP_IMPL_MOE_INDICES     ? &router->indices
@@ -20984,7 +21127,7 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
 }
 
 /* A type for numbers up to `most`. */
-static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
 }
 
@@ -21069,13 +21212,13 @@ typedef struct tegroup_impl_moe_places {
 } tegroup_impl_moe_places;
 
 /* Whether dgrad has the router compute its probabilities, and nothing else, again, and forward need not keep them. */
-static inline int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
     return p->recompute && p->wants_grad_logits && p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES];
 }
 
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
-static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
-                                            tegroup_impl_moe_places *places) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                                  tegroup_impl_moe_places *places) {
     const tegroup_moe_planned *p = &plan->planned;
     const tegroup_mlp_plan *experts = &plan->experts;
     const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
@@ -21102,7 +21245,7 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
-static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
+TEGROUP_IMPL_STATIC tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
     const tegroup_router_scheme *scheme = &router->scheme;
     tegroup_router_scheme without_z = *scheme;
     tegroup_router_desc routed = *router;
@@ -21128,7 +21271,7 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
 }
 
 /* What a descriptor is for, but for the workspaces of router and permutation. */
-static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
     const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
     const tegroup_router_scheme *scheme = &desc->router.scheme;
@@ -21192,21 +21335,21 @@ typedef struct tegroup_impl_moe_memories {
     int planning;
 } tegroup_impl_moe_memories;
 
-static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
     char *base = memories->base[memories->places->memory[item]];
     return base && memories->places->offset[item] >= 0 ? base + memories->places->offset[item] : NULL;
 }
-static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
-                                                     int64_t cols, tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item,
+                                                           int64_t rows, int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
 }
 
 /* Rows by expert: in tokens' dtype at `plain`, or quantised. To plan, a copy of columns is there by an address that
  * nobody reads. */
-static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
-                                                     const tegroup_impl_moe_memories *memories,
-                                                     const tegroup_shape *shape, tegroup_impl_moe_formatted which,
-                                                     int plain) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
+                                                           const tegroup_impl_moe_memories *memories,
+                                                           const tegroup_shape *shape, tegroup_impl_moe_formatted which,
+                                                           int plain) {
     const int first = TEGROUP_IMPL_MOE_INPUT_DATA + TEGROUP_IMPL_MOE_PIECES * (int)which,
               columnwise = first + TEGROUP_IMPL_MOE_COLUMNWISE;
     tegroup_tensor t;
@@ -21228,19 +21371,20 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
 }
 
 /* Are rows by expert there as tokens have them? A format may keep them so for wgrad. */
-static inline int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
     return rows->scaling == TEGROUP_SCALING_NONE
            || (tegroup_impl_keeps_values(rows) && tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE));
 }
-static inline void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
     return rows->scaling == TEGROUP_SCALING_NONE ? rows->data : rows->columnwise_data;
 }
 
 /* Rows by expert from the rows of a matrix that an index picks or, where they are permuted, from those. */
-static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
-                                                              const tegroup_moe_planned *p, const tegroup_matrix *from,
-                                                              const tegroup_matrix *map, const tegroup_tensor *to,
-                                                              const tegroup_moe_format *format) {
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
+                                                                    const tegroup_moe_planned *p,
+                                                                    const tegroup_matrix *from,
+                                                                    const tegroup_matrix *map, const tegroup_tensor *to,
+                                                                    const tegroup_moe_format *format) {
     tegroup_quantize_desc quantize;
     memset(&quantize, 0, sizeof quantize);
     quantize.struct_size = sizeof quantize;
@@ -21264,7 +21408,7 @@ static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_
 }
 
 /* A router that writes the same probabilities and nothing else. */
-static inline tegroup_router_desc tegroup_impl_moe_probabilities_alone(const tegroup_router_desc *router) {
+TEGROUP_IMPL_STATIC tegroup_router_desc tegroup_impl_moe_probabilities_alone(const tegroup_router_desc *router) {
     tegroup_router_desc alone = *router;
     memset(&alone.weights, 0, sizeof alone.weights);
     memset(&alone.indices, 0, sizeof alone.indices);
@@ -21275,8 +21419,9 @@ static inline tegroup_router_desc tegroup_impl_moe_probabilities_alone(const teg
 }
 
 /* The router, the snapshot and the permutation. */
-static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                          const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                const tegroup_impl_moe_memories *memories,
+                                                tegroup_impl_moe_parts *parts) {
     const int64_t slots = tegroup_impl_mul(p->tokens, p->k);
     tegroup_router_desc *router = &parts->router;
     tegroup_layout snapshot;
@@ -21335,8 +21480,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
 }
 
 /* The experts between rows by expert. */
-static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                            const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                  const tegroup_impl_moe_memories *memories,
+                                                  tegroup_impl_moe_parts *parts) {
     tegroup_mlp_desc *mlp = &parts->experts;
     const tegroup_shape *shape = &parts->permutation.shape;
     const int again = p->recompute && memories->op == TEGROUP_OP_WGRAD;
@@ -21371,8 +21517,8 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
             tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
 }
 
-static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
-                                                            tegroup_matrix row_of_slot, tegroup_matrix permuted) {
+TEGROUP_IMPL_STATIC tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
+                                                                  tegroup_matrix row_of_slot, tegroup_matrix permuted) {
     tegroup_permute_desc permute;
     memset(&permute, 0, sizeof permute);
     permute.struct_size = sizeof permute;
@@ -21385,8 +21531,8 @@ static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_de
     return permute;
 }
 
-static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
-                                                            tegroup_matrix row_of_slot, tegroup_matrix tokens) {
+TEGROUP_IMPL_STATIC tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
+                                                                  tegroup_matrix row_of_slot, tegroup_matrix tokens) {
     tegroup_combine_desc combine;
     memset(&combine, 0, sizeof combine);
     combine.struct_size = sizeof combine;
@@ -21399,12 +21545,13 @@ static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_de
 }
 
 /* What choices have as rows of one column: a gradient of rows' weights is combined into that of the choices'. */
-static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
     return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
 }
 
-static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                   const tegroup_impl_moe_memories *memories,
+                                                   tegroup_impl_moe_parts *parts) {
     const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
     tegroup_matrix grad_weights;
     memset(parts, 0, sizeof *parts);
@@ -21509,7 +21656,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MOE_PLAN_MAGIC, "must be what tegroup_moe_plan_make wrote");
     return TEGROUP_OK;
 }
@@ -21553,9 +21700,10 @@ typedef struct tegroup_impl_moe_call {
                       planned->member, now->member)
 
 /* How experts are chosen, and what losses there are. */
-static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
-                                                           const tegroup_moe_planned *now,
-                                                           const tegroup_router_desc *router, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
+                                                                 const tegroup_moe_planned *now,
+                                                                 const tegroup_router_desc *router,
+                                                                 tegroup_error *error) {
     static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
                                                                 "router.indices.dtype", "router.counts.dtype"};
     int which;
@@ -21587,9 +21735,9 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
-                                                            const tegroup_moe_planned *now,
-                                                            const tegroup_moe_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                                  const tegroup_moe_planned *now,
+                                                                  const tegroup_moe_desc *desc, tegroup_error *error) {
     static const tegroup_impl_rule_name rows_format_rule = TEGROUP_IMPL_RULE_NAME("rows_format.rule"),
                                         grad_format_rule = TEGROUP_IMPL_RULE_NAME("grad_format.rule");
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -21643,8 +21791,9 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
 #undef TEGROUP_IMPL_SAME_AS
 
 /* The memory of the caller's matrices that a call works on, but for the router's. */
-static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, tegroup_op op,
+                                                                 tegroup_error *error) {
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
     if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
     if (op == TEGROUP_OP_FORWARD && p->given) {
@@ -21660,8 +21809,8 @@ static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_des
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
-static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
-                                                      tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
+                                                            tegroup_impl_buffer *buffers) {
     static const char *const fields[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.data", "router.weights.data",
                                                                 "router.indices.data", "router.counts.data"};
     static const char apart[] = "must not overlap what the router writes";
@@ -21681,8 +21830,8 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
 }
 
 /* A weight, of a quantised one both copies, or what it is to have: a gradient. */
-static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                      int gradient, tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            int gradient, tegroup_impl_buffer *buffers) {
     int32_t count = 0, copy;
     if (t->scaling == TEGROUP_SCALING_NONE) {
         buffers[0] = tegroup_impl_tensor_buffer(t, name, gradient);
@@ -21697,7 +21846,8 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 }
 
 /* What is written lies apart from all else that the call touches. */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     enum { MEMORIES = 3, MATRICES = 4, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_op op = call->op;
@@ -21743,7 +21893,7 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
 }
 
 /* The parts, where the call's memories are. */
-static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
     const tegroup_mlp_plan *experts = &call->plan->experts;
     const tegroup_op op = call->op;
     tegroup_impl_moe_parts_of(call->desc, &call->now, &call->memories, &call->parts);
@@ -21757,8 +21907,8 @@ static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
 
 /* Rows by expert, permuted or, with a format, quantised: as the index picks them or, where their values are kept, from
  * these. run 0: only what quantising checks. */
-static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
@@ -21776,8 +21926,8 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
 
 /* Weights and fc2's bias against each other: else a tensor of the layer's own, which is held against them, would be
  * named. */
-static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
+                                                                  tegroup_error *error) {
     tegroup_impl_mlp_layers layers;
     if (tegroup_impl_mlp_apart(experts)) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(experts, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(experts, error));
@@ -21787,8 +21937,8 @@ static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_de
 }
 
 /* The experts' call; run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
@@ -21805,7 +21955,8 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 }
 
 /* A snapshot without rows. */
-static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
+                                                                    tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
@@ -21815,7 +21966,8 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 /* On the host dgrad and wgrad see by the snapshot of what forward it is, unless that had another number of tokens with
  * the same capacity. */
-static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(&call->parts.experts.input);
     if (call->op == TEGROUP_OP_FORWARD || call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&fit, "saved_by_forward", "must have all rows within the capacity", error));
@@ -21826,7 +21978,8 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 }
 
 /* What the parts check, before the first of them runs. */
-static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
     if (call->op == TEGROUP_OP_DGRAD && !call->now.given)
@@ -21846,7 +21999,8 @@ static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe
 
 /* On the host products look into the snapshot when they are checked. Forward has none yet, and what an earlier one
  * saved must outlive a refusal: checks find one without rows, in the workspace. */
-static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call,
+                                                                       tegroup_error *error) {
     tegroup_impl_moe_places places = call->places;
     tegroup_status status;
     places.memory[TEGROUP_IMPL_MOE_SNAPSHOT] = places.memory[TEGROUP_IMPL_MOE_NO_ROWS];
@@ -21859,8 +22013,9 @@ static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_mo
     return status;
 }
 
-static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                          const tegroup_moe_desc *desc, tegroup_op op,
+                                                          tegroup_error *error) {
     const tegroup_options *options = &desc->experts.options;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     memset(call, 0, sizeof *call);
@@ -22098,12 +22253,12 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_next(const tegroup_matrix *links, int64_
 /* ==== [122] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t rank, const char *ranks_field,
-                                                         const char *rank_field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t rank, const char *ranks_field,
+                                                               const char *rank_field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(ranks >= 1 && ranks <= TEGROUP_EP_MAX_RANKS, ERROR_VALUE, ranks_field,
                       "must be 1 to TEGROUP_EP_MAX_RANKS", TEGROUP_EP_MAX_RANKS, ranks);
     TEGROUP_IMPL_RULE(tegroup_impl_within(rank, ranks), ERROR_VALUE, rank_field, "must be 0 to ranks - 1", ranks - 1,
@@ -22111,14 +22266,15 @@ static inline tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t 
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_check_capacity(int32_t ranks, int64_t capacity, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_capacity(int32_t ranks, int64_t capacity, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE(capacity >= 0 && capacity <= TEGROUP_MAX_COLS / ranks, ERROR_VALUE, field,
                       "must be 0 to TEGROUP_MAX_COLS / ranks", TEGROUP_MAX_COLS / ranks, capacity);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_desc *desc,
+                                                               tegroup_error *error) {
     static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const send_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("send_rows"),
                              *const send_starts[5] = TEGROUP_IMPL_MATRIX_PATHS("send_starts"),
@@ -22181,17 +22337,18 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
 /* ==== [123] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
-                                                           const tegroup_impl_ep_reach *reach,
-                                                           struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
-                                                          const tegroup_impl_ep_reach *reach,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
+                                                                 const tegroup_impl_ep_reach *reach,
+                                                                 struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
+                                                                const tegroup_impl_ep_reach *reach,
+                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* ---- rules ---- */
 
-static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows,
+                                                                 tegroup_error *error) {
     uintptr_t in_order[TEGROUP_EP_MAX_RANKS]; /* the addresses: as they come, most often */
     int32_t r, i;
     TEGROUP_IMPL_TRY(
@@ -22213,15 +22370,15 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
     return TEGROUP_OK;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
     return tegroup_impl_buffer_of(windows->addresses, (int64_t)sizeof(void *) * windows->ranks, NULL,
                                   "must not overlap windows.addresses", 0);
 }
 
 /* What a call is given beside the windows may lie in this rank's own, but in no other one. */
-static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
-                                                          const tegroup_impl_buffer *buffers, int32_t count,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
+                                                                const tegroup_impl_buffer *buffers, int32_t count,
+                                                                tegroup_error *error) {
     int32_t r, i;
     for (r = 0; r < windows->ranks; r++)
         for (i = 0; i < count && r != windows->rank; i++)
@@ -22232,10 +22389,10 @@ static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windo
 }
 
 /* A matrix of rows in the window, where there is what goes there (`with`): of its type, and all of it inside. */
-static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows *windows, const tegroup_matrix *m,
-                                                        const char *const paths[5], const tegroup_matrix *with,
-                                                        int64_t cols, uint32_t dtypes, int64_t *capacity,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows *windows,
+                                                              const tegroup_matrix *m, const char *const paths[5],
+                                                              const tegroup_matrix *with, int64_t cols, uint32_t dtypes,
+                                                              int64_t *capacity, tegroup_error *error) {
     const char *own = (const char *)windows->addresses[windows->rank];
     int64_t bytes, first;
     if (with->dtype == TEGROUP_DTYPE_UNSET) {
@@ -22256,8 +22413,8 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map, int32_t ranks, int64_t capacity,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map, int32_t ranks, int64_t capacity,
+                                                             tegroup_error *error) {
     static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(map->cols >= 1 && map->cols <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, paths[2], "must be 1 to 64",
@@ -22265,8 +22422,8 @@ static inline tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map
     return tegroup_impl_check_reach(map, paths, ranks * capacity, error);
 }
 
-static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dispatch_desc *desc, int64_t *capacity,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dispatch_desc *desc,
+                                                                  int64_t *capacity, tegroup_error *error) {
     static const char *const ins[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("scales"),
                                           TEGROUP_IMPL_MATRIX_PATHS("weights")},
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
@@ -22312,8 +22469,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
-static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_combine_desc *desc, int64_t *capacity,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_combine_desc *desc, int64_t *capacity,
+                                                                 tegroup_error *error) {
     static const char *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
@@ -22361,7 +22518,8 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
-static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_windows *windows, int64_t capacity) {
+TEGROUP_IMPL_STATIC tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_windows *windows,
+                                                                   int64_t capacity) {
     tegroup_impl_ep_reach reach;
     int32_t r;
     memset(&reach, 0, sizeof reach);
@@ -22377,29 +22535,29 @@ static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_wi
 /* ---- on the CPU ---- */
 
 /* Copies a row of n elements to where a slot's row is. */
-static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out, int64_t row,
-                                        const void *from, int64_t n) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out,
+                                              int64_t row, const void *from, int64_t n) {
     char *to = tegroup_impl_there(out) && n > 0 ? tegroup_impl_ep_row(reach, out, row) : NULL;
     if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
 }
 
 /* The ranks that own the rows of a token's slots; -1 where a slot has none. */
-static inline void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map, int64_t token,
-                                          int32_t owners[TEGROUP_IMPL_CHOICES]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map,
+                                                int64_t token, int32_t owners[TEGROUP_IMPL_CHOICES]) {
     int64_t j;
     for (j = 0; j < map->cols; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(map, token, j));
 }
 
 /* The least of k owners above `owner`; -1 = none. */
-static inline int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
     int32_t least = -1, j;
     for (j = 0; j < k; j++)
         if (owners[j] > owner && (least < 0 || owners[j] < least)) least = owners[j];
     return least;
 }
 
-static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
-                                                  const tegroup_impl_ep_reach *reach, int64_t t) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
+                                                        const tegroup_impl_ep_reach *reach, int64_t t) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int32_t owners[TEGROUP_IMPL_CHOICES], j;
     tegroup_impl_ep_owners(reach, &desc->row_of_slot, t, owners);
@@ -22444,8 +22602,8 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
 
 /* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
  * (moe/permutation.h): the bits are those of one rank. */
-static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc *desc,
-                                                    const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
     int64_t at, slot;
     float sum[TEGROUP_IMPL_PIECE];
@@ -22465,9 +22623,10 @@ static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
  * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
-static inline void tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
-                                               int64_t n, float *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *desc,
+                                                     const tegroup_impl_ep_reach *reach, int64_t token,
+                                                     const int32_t *owners, int32_t owner, int64_t at, int64_t n,
+                                                     float *sum) {
     float rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
@@ -22485,8 +22644,8 @@ static inline void tegroup_impl_ep_sum_of_f32(const tegroup_ep_combine_desc *des
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
-static inline void tegroup_impl_ep_combine_owners_f32(const tegroup_ep_combine_desc *desc,
-                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_owners_f32(const tegroup_ep_combine_desc *desc,
+                                                             const tegroup_impl_ep_reach *reach, int64_t token) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
     int32_t owners[TEGROUP_IMPL_CHOICES], owner;
@@ -22505,8 +22664,8 @@ static inline void tegroup_impl_ep_combine_owners_f32(const tegroup_ep_combine_d
 
 /* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
  * (moe/permutation.h): the bits are those of one rank. */
-static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
-                                                    const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
     int64_t at, slot;
     double sum[TEGROUP_IMPL_PIECE];
@@ -22526,9 +22685,10 @@ static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
  * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
-static inline void tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
-                                               int64_t n, double *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *desc,
+                                                     const tegroup_impl_ep_reach *reach, int64_t token,
+                                                     const int32_t *owners, int32_t owner, int64_t at, int64_t n,
+                                                     double *sum) {
     double rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
@@ -22546,8 +22706,8 @@ static inline void tegroup_impl_ep_sum_of_f64(const tegroup_ep_combine_desc *des
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
-static inline void tegroup_impl_ep_combine_owners_f64(const tegroup_ep_combine_desc *desc,
-                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_owners_f64(const tegroup_ep_combine_desc *desc,
+                                                             const tegroup_impl_ep_reach *reach, int64_t token) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
     int32_t owners[TEGROUP_IMPL_CHOICES], owner;
@@ -22564,8 +22724,8 @@ static inline void tegroup_impl_ep_combine_owners_f64(const tegroup_ep_combine_d
     }
 }
 
-static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                           int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc,
+                                                 const tegroup_impl_ep_reach *reach, int64_t token) {
     int64_t j;
     for (j = 0; j < desc->values.cols; j++) {
         const char *from =
@@ -22605,14 +22765,14 @@ TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *des
 /* ==== [124] Expert parallelism: rows of one token in one window (src/ep/links.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_status tegroup_impl_ep_links_check(const tegroup_ep_links_desc *desc, uint32_t dtypes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_links_check(const tegroup_ep_links_desc *desc, uint32_t dtypes,
+                                                               tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"},
                              *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links"),
                              *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
@@ -22646,8 +22806,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_ep_others(const tegroup_matrix *links, int6
 
 /* ---- on the CPU ---- */
 
-static inline void tegroup_impl_ep_reduce_row_f32(const tegroup_matrix *rows, int64_t row, const int64_t *others,
-                                                   int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_reduce_row_f32(const tegroup_matrix *rows, int64_t row, const int64_t *others,
+                                                         int32_t count) {
     char *to = tegroup_impl_matrix_row(rows, row);
     float sum[TEGROUP_IMPL_PIECE];
     int64_t at;
@@ -22661,8 +22821,8 @@ static inline void tegroup_impl_ep_reduce_row_f32(const tegroup_matrix *rows, in
     }
 }
 
-static inline void tegroup_impl_ep_reduce_row_f64(const tegroup_matrix *rows, int64_t row, const int64_t *others,
-                                                   int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_reduce_row_f64(const tegroup_matrix *rows, int64_t row, const int64_t *others,
+                                                         int32_t count) {
     char *to = tegroup_impl_matrix_row(rows, row);
     double sum[TEGROUP_IMPL_PIECE];
     int64_t at;
@@ -22676,15 +22836,15 @@ static inline void tegroup_impl_ep_reduce_row_f64(const tegroup_matrix *rows, in
     }
 }
 
-static inline void tegroup_impl_ep_reduce_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
-                                              int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_reduce_row(const tegroup_ep_links_desc *desc, int64_t row,
+                                                    const int64_t *others, int32_t count) {
     if (count == 0) return;
     if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_reduce_row_f64(&desc->rows, row, others, count);
     else tegroup_impl_ep_reduce_row_f32(&desc->rows, row, others, count);
 }
 
-static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
-                                              int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc, int64_t row,
+                                                    const int64_t *others, int32_t count) {
     const tegroup_matrix *const matrices[2] = {&desc->rows, &desc->row_scales};
     int32_t i, j;
     for (i = 0; i < 2; i++) {
@@ -22698,9 +22858,9 @@ static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc,
 
 /* Calls one of them for the first row of each token. Tokens of honest links share no row, so that threads may have some
  * each. */
-static inline void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
-                                              void (*work)(const tegroup_ep_links_desc *, int64_t, const int64_t *,
-                                                           int32_t)) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
+                                                    void (*work)(const tegroup_ep_links_desc *, int64_t,
+                                                                 const int64_t *, int32_t)) {
     const tegroup_snapshot_view view = tegroup_snapshot_read(desc->shape.snapshot);
     int32_t g;
     for (g = 0; g < desc->shape.groups; g++) {

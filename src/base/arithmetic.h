@@ -2,12 +2,15 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/linkage.h"
 
-/* Arithmetic that the CPU loops over and a kernel maps threads to. */
+/* Arithmetic that the CPU loops over and a kernel maps threads to. INLINE: what a loop of the CPU's depends on. */
 #if defined(__CUDACC__)
 #define TEGROUP_IMPL_HD static __host__ __device__ inline
+#define TEGROUP_IMPL_HD_INLINE TEGROUP_IMPL_HD
 #else
-#define TEGROUP_IMPL_HD static inline
+#define TEGROUP_IMPL_HD TEGROUP_IMPL_STATIC
+#define TEGROUP_IMPL_HD_INLINE static inline
 #endif
 
 /* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a

@@ -3,11 +3,13 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 
 /* Record what was wrong and hand the status on. */
-static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
-                                                  const char *field, const char *rule, int64_t expected, int64_t got) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error,
+                                                        tegroup_status status, const char *field, const char *rule,
+                                                        int64_t expected, int64_t got) {
     if (error) {
         error->status = status;
         error->native = 0;
@@ -21,8 +23,8 @@ static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegro
     return status;
 }
 
-static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
-                                               const char *rule, int64_t expected, int64_t got) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
+                                                     const char *rule, int64_t expected, int64_t got) {
     return tegroup_impl_fail_as(TEGROUP_READING_NUMBER, error, status, field, rule, expected, got);
 }
 
@@ -36,7 +38,7 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
 /* A rule about doubles, which are told as such. */
-static inline int64_t tegroup_impl_real_bits(double x) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_real_bits(double x) {
     int64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
@@ -50,7 +52,7 @@ static inline int64_t tegroup_impl_real_bits(double x) {
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
 /* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at
  * their end, and a function reads no further than struct_size. */
-static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
+TEGROUP_IMPL_STATIC int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
 #define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
@@ -84,16 +86,19 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
 
 /* The status of a call that was made with a member of the descriptor: that is where its error's field is, unless CUDA
  * failed. */
-static inline tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status,
+                                                          tegroup_error *error) {
     if (error && status != TEGROUP_OK && status != TEGROUP_ERROR_CUDA && status != TEGROUP_ERROR_CUBLAS)
         error->within = member;
     return status;
 }
 
-static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+TEGROUP_IMPL_STATIC int tegroup_impl_aligned(const void *pointer, size_t bytes) {
+    return (uintptr_t)pointer % bytes == 0;
+}
 
 /* Do [a, a + a_bytes) and [b, b + b_bytes) share a byte? */
-static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
+TEGROUP_IMPL_STATIC int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
     uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     if (!a || !b || a_bytes <= 0 || b_bytes <= 0) return 0;
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;

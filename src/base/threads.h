@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -13,13 +14,14 @@
 #define TEGROUP_IMPL_OMP(directive)
 #endif
 
-static inline tegroup_status tegroup_impl_check_threads(int32_t threads, const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_threads(int32_t threads, const char *field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE(threads >= 0, ERROR_VALUE, field, "must not be negative", 0, threads);
     return TEGROUP_OK;
 }
 
 /* The threads that there are for a descriptor's limit; 0 = no limit. */
-static inline int32_t tegroup_impl_threads(int32_t limit) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_threads(int32_t limit) {
 #if defined(_OPENMP)
     int32_t threads = (int32_t)omp_get_max_threads();
 #else
@@ -42,6 +44,6 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_share_begin(int64_t count, int32_t share, i
 /* How many of so many threads a loop of so many steps is worth: one, or all. A number between would cost more than it
  * saves, as libgomp ends the threads that a smaller team leaves out, and makes them again for the next one. (steps are
  * a double, which no product of extents overflows.) */
-static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }

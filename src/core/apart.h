@@ -8,6 +8,7 @@
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -32,8 +33,8 @@ typedef struct tegroup_impl_buffer {
 } tegroup_impl_buffer;
 
 /* Plain memory. apart NULL: no other buffer's error names it. */
-static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
-                                                         const char *apart, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
+                                                               const char *apart, int writes) {
     tegroup_impl_buffer buffer;
     memset(&buffer, 0, sizeof buffer);
     buffer.base = base;
@@ -45,8 +46,8 @@ static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64
     return buffer;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t,
+                                                                   const tegroup_impl_name *name, int writes) {
     const int there = t->dtype != TEGROUP_DTYPE_UNSET, listed = there && tegroup_impl_listed(t);
     tegroup_impl_buffer buffer = tegroup_impl_buffer_of(
         there && !listed ? t->data : NULL, there && !listed ? tegroup_impl_extent_bytes(t) : 0,
@@ -59,8 +60,8 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
 }
 
 /* The elements of a copy of a quantised tensor, or its scales. */
-static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           int columnwise, int of_scales, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                 int columnwise, int of_scales, int writes) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise);
     tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, writes);
@@ -75,7 +76,7 @@ static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor 
     return buffer;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
     tegroup_layout layout;
     if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
         return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
@@ -85,14 +86,15 @@ static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_ten
 }
 
 /* A matrix; an absent one has no bytes. */
-static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
-                                                             const char *apart, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
+                                                                   const char *apart, int writes) {
     return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
 }
 
 /* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it
  * is. */
-static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot,
+                                                                               tegroup_space space) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
@@ -100,13 +102,14 @@ static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const v
     return tegroup_impl_buffer_of(snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap the snapshot", 0);
 }
 
-static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
     return tegroup_impl_buffer_of(options->workspace, (int64_t)bytes, "options.workspace",
                                   "must not overlap options.workspace", 1);
 }
 
 /* Does any matrix of a list that the host can walk share memory with a range? */
-static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base, int64_t bytes) {
+TEGROUP_IMPL_STATIC int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base,
+                                                     int64_t bytes) {
     const tegroup_tensor *t = buffer->tensor;
     tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
     tegroup_tensor one = *t; /* as large as the group */
@@ -131,14 +134,14 @@ static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer
 
 /* Does a buffer that is written share memory with a range? The deep level walks the buffer's list, but two lists are
  * not compared entry by entry. */
-static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
-                                            tegroup_check_level level) {
+TEGROUP_IMPL_STATIC int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
+                                                  tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
     return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out, base, bytes);
 }
 
-static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
-                                            tegroup_check_level level) {
+TEGROUP_IMPL_STATIC int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
+                                                  tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
            || (level == TEGROUP_CHECK_DEEP && other->tensor
                && tegroup_impl_entries_overlap(other, out->base, out->bytes));
@@ -147,8 +150,9 @@ static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, cons
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
  * included. Of two that are written and share elements, the first in the array is named. about: the index of the buffer
  * that the error names; NULL = not wanted. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
-                                                      tegroup_check_level level, int32_t *about, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
+                                                            tegroup_check_level level, int32_t *about,
+                                                            tegroup_error *error) {
     int32_t i, j;
     for (i = 0; i < count; i++) {
         const tegroup_impl_buffer *out = &buffers[i];
@@ -180,10 +184,10 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t 
 
 /* The workspace of an operation on so many buffers at most: large enough, and apart from each of them. */
 enum { TEGROUP_IMPL_MOST_BUFFERS = 15 };
-static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
-                                                                 size_t workspace_bytes,
-                                                                 const tegroup_impl_buffer *others, int32_t count,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout,
+                                                                       const void *workspace, size_t workspace_bytes,
+                                                                       const tegroup_impl_buffer *others, int32_t count,
+                                                                       tegroup_error *error) {
     tegroup_impl_buffer buffers[1 + TEGROUP_IMPL_MOST_BUFFERS];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,

@@ -165,7 +165,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
 }
 
 /* Does the caller take the risk of what goes wrong in this case? */
-static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
@@ -174,8 +174,8 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
 }
 
 /* Must the library be called in another way than the plain one, so that this does not happen? */
-static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm, int32_t cublaslt_version,
-                                             tegroup_quirk_case when) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm, int32_t cublaslt_version,
+                                                   tegroup_quirk_case when) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)

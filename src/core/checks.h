@@ -5,18 +5,19 @@
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
 
 /* What addresses are aligned to. */
-static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC size_t tegroup_impl_element(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
 }
 
 /* An address that a call uses. */
-static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
                       "must be aligned to its element", alignment, (uintptr_t)address % alignment);
@@ -30,13 +31,14 @@ static inline tegroup_status tegroup_impl_check_address(const void *address, siz
 
 /* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
  * widened, exactly. */
-static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
+TEGROUP_IMPL_STATIC int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
     return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
            || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
 }
 
 /* The type of scalars and row scales. */
-static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field,
+                                                           tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
                          "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
@@ -44,7 +46,7 @@ static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const 
 }
 
 /* The memory space of everything that a descriptor points to. */
-static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
@@ -52,7 +54,7 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
 
 /* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
  * build has the operation's. */
-static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
@@ -62,14 +64,14 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
 TEGROUP_IMPL_HD int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
-static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
     return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
                             tegroup_impl_bits(m->dtype) / 8);
 }
 
 /* Rows that have elements: what a loop over a matrix runs through. */
-static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
@@ -81,9 +83,9 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
 /* One matrix but for its memory: extents (rows or cols < 0: any), types as a bit set. */
-static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
-                                                             int64_t rows, int64_t cols, uint32_t dtypes,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                                   int64_t rows, int64_t cols, uint32_t dtypes,
+                                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
@@ -106,8 +108,8 @@ static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matri
 }
 
 /* The memory of one whose shape is right, or that is absent. */
-static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
+                                                                    tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(m->dtype) / 8;
     if (tegroup_impl_matrix_bytes(m) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
@@ -116,9 +118,9 @@ static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matr
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
-                                                       int64_t rows, int64_t cols, uint32_t dtypes,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                             int64_t rows, int64_t cols, uint32_t dtypes,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error));
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
@@ -131,23 +133,24 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     } while (0)
 
 /* A matrix that may be absent: its dtype is then UNSET. */
-static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
-                                                               int64_t rows, int64_t cols, uint32_t dtypes,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m,
+                                                                     const char *const paths[5], int64_t rows,
+                                                                     int64_t cols, uint32_t dtypes,
+                                                                     tegroup_error *error) {
     if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error);
     TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
-                                                         int64_t rows, int64_t cols, uint32_t dtypes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
+                                                               int64_t rows, int64_t cols, uint32_t dtypes,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(m, paths, rows, cols, dtypes, error));
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
 
 /* Integers, or none, that reach up to `most`. */
-static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5],
+                                                            int64_t most, tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
                          "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
     return TEGROUP_OK;

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "core/field_names.h"
@@ -20,7 +21,7 @@ typedef struct tegroup_impl_choices {
     int32_t count;
 } tegroup_impl_choices;
 
-static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
+TEGROUP_IMPL_STATIC void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
     int32_t i;
     for (i = 0; i < choices->count; i++)
         if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
@@ -55,7 +56,7 @@ typedef struct tegroup_impl_forecast {
 } tegroup_impl_forecast;
 
 /* Rows of all groups together that a plan is made for. */
-static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     if (desc->options.expected_rows > 0) return desc->options.expected_rows;
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }

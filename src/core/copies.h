@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -46,7 +47,7 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
                       "must be 0 where columnwise_order is of values: that copy is a plain tensor", 0, 1)
 
 /* The order of values of a type. */
-static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_COLUMNWISE_BF16
            : dtype == TEGROUP_DTYPE_F16  ? TEGROUP_COLUMNWISE_F16
            : dtype == TEGROUP_DTYPE_F32  ? TEGROUP_COLUMNWISE_F32
@@ -54,7 +55,7 @@ static inline tegroup_columnwise_order tegroup_impl_values_order(tegroup_dtype d
 }
 
 /* The columnwise copy of values by itself. */
-static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
     tegroup_tensor values;
     memset(&values, 0, sizeof values);
     values.shape = t->shape;
@@ -68,7 +69,7 @@ static inline tegroup_tensor tegroup_impl_values_of(const tegroup_tensor *t) {
 }
 
 /* The tensor with one copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_tensor with = *t;
     with.data = memory.data;
@@ -88,8 +89,8 @@ TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, co
 typedef struct tegroup_impl_copy_paths {
     const char *data, *scales;
 } tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                       int columnwise) {
     tegroup_impl_copy_paths paths;
     if (listed) {
         paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
@@ -102,8 +103,8 @@ static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_i
 }
 
 /* A copy's elements and scales are buffers, or where the tensor is a list, lists. */
-static inline tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *t, int columnwise,
-                                                          const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *t, int columnwise,
+                                                                const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const tegroup_impl_copy_paths buffers = tegroup_impl_copy_paths_of(name, 0, columnwise);
     const int listed = tegroup_impl_listed(t);
@@ -117,15 +118,15 @@ static inline tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *
 }
 
 /* One address, or a list of them: there where something is behind it. */
-static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
-                                                      const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
+                                                            const char *field, tegroup_error *error) {
     return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
 }
 
 /* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
  * group (`always`), every one. */
-static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
-                                                     const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
+                                                           const char *field, tegroup_error *error) {
     tegroup_snapshot_view view;
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
@@ -139,8 +140,8 @@ static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, vo
 }
 
 /* A copy of values has no scales. */
-static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
-                                                         const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t, int columnwise,
+                                                               const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     TEGROUP_IMPL_RULE(!columnwise || !tegroup_impl_keeps_values(t) || (!memory.scales && !memory.scale_pointers),
                       ERROR_COMBINATION,
@@ -150,8 +151,8 @@ static inline tegroup_status tegroup_impl_check_unscaled(const tegroup_tensor *t
 }
 
 /* The memory of one copy: elements and scales just where the tensor has any. */
-static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
-                                                     const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
+                                                           const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t), values = columnwise && tegroup_impl_keeps_values(t);

@@ -1,6 +1,7 @@
 /* ---- What errors call a tensor's fields ---- */
 
 #pragma once
+#include "base/linkage.h"
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -73,7 +74,7 @@ typedef struct tegroup_impl_names {
     (names->operand[TEGROUP_IMPL_##which]->members[TEGROUP_IMPL_MEMBER_##member])
 
 /* In the words of tegroup_gemm. */
-static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     static const tegroup_impl_name named[TEGROUP_IMPL_OPERANDS] = {TEGROUP_IMPL_NAME("a"), TEGROUP_IMPL_NAME("b"),
                                                                    TEGROUP_IMPL_NAME("c"), TEGROUP_IMPL_NAME("d"),
                                                                    TEGROUP_IMPL_NAME("bias")};

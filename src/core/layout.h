@@ -27,18 +27,19 @@ TEGROUP_IMPL_HD void tegroup_impl_layout_add(tegroup_layout *layout, const char 
     layout->total_bytes = end > tegroup_impl_max_bytes() || layout->total_bytes == SIZE_MAX ? SIZE_MAX : (size_t)end;
 }
 
-static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
     return layout->total_bytes == SIZE_MAX;
 }
 
 /* The address of an item: the only way in which a workspace is carved. */
-static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
     return (char *)base + layout->items[item].offset_bytes;
 }
 
 /* A workspace that a plan or a layout says needs `needed` bytes. */
-static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field, const char *bytes_field,
-                                                          const void *memory, size_t bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field,
+                                                                const char *bytes_field, const void *memory,
+                                                                size_t bytes, tegroup_error *error) {
     TEGROUP_IMPL_RULE(needed == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
@@ -47,8 +48,8 @@ static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
+                                                                        tegroup_error *error) {
     return tegroup_impl_check_workspace(needed, "options.workspace", "options.workspace_bytes", options->workspace,
                                         options->workspace_bytes, error);
 }

@@ -63,8 +63,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
 /* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there
  * is. */
 #define TEGROUP_IMPL_READ_CHARS 128
-static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
-                                            int64_t number) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading,
+                                                  int is_set, int64_t number) {
     const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
@@ -94,9 +94,9 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
 }
 
 /* "(expected I32 or I64, got F32)" after its field and rule. within NULL: the field is the whole path. */
-static inline int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
-                                         tegroup_reading reading, int64_t expected, int64_t got, const char *head,
-                                         char *buffer, size_t size) {
+TEGROUP_IMPL_STATIC int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
+                                               tegroup_reading reading, int64_t expected, int64_t got, const char *head,
+                                               char *buffer, size_t size) {
     char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
     const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
     return snprintf(buffer, size, "%s: %s%s%s %s (expected %s, got %s)", head, within ? within : "", within ? "." : "",

@@ -6,17 +6,18 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
-static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+TEGROUP_IMPL_STATIC uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
     size_t i;
     for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
 /* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
-static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
+TEGROUP_IMPL_STATIC uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[10];
     parts[0] = backend;
     parts[1] = p->op;
@@ -31,6 +32,6 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
-static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+TEGROUP_IMPL_STATIC int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/threads.h"
@@ -12,7 +13,7 @@
 #include "core/prepare_sort.h"
 
 /* Bytes of an array of sizes, or of starts. */
-static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
     const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
     return entries * (tegroup_impl_bits(sizes->dtype) / 8);
 }
@@ -24,10 +25,10 @@ typedef struct tegroup_impl_parcel {
     int32_t starts, cols, offsets, count; /* words before each array; words in all */
 } tegroup_impl_parcel;
 
-static inline int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
 
 /* Appends an array, if there is one. Returns the words before it. */
-static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
     const int32_t before = parcel->count;
     if (!array) return before;
     memcpy(parcel->words + before, array, (size_t)bytes);
@@ -36,7 +37,7 @@ static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const
 }
 
 /* The check has seen that they have room. */
-static inline void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
     memset(parcel, 0, sizeof *parcel); /* a captured graph keeps all of it */
     (void)tegroup_impl_parcel_add(parcel, p->rows.data, tegroup_impl_sizes_bytes(&p->rows, p->groups));
     parcel->starts = tegroup_impl_parcel_add(parcel, p->rows.starts, tegroup_impl_sizes_bytes(&p->rows, p->groups));
@@ -68,7 +69,7 @@ TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header,
     header->ld = p->ld;
 }
 
-static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
     if (!bits) return;
     header->status |= bits;
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
@@ -76,8 +77,8 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
 
 /* Sort the groups, and write what tegroup_impl_prepare_apart says of those that own something. Returns how many these
  * are. */
-static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                     int64_t rows[TEGROUP_MAX_GROUPS]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                           int64_t rows[TEGROUP_MAX_GROUPS]) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
@@ -88,8 +89,8 @@ static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparat
     return owners;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                tegroup_snapshot_header *header) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                      tegroup_snapshot_header *header) {
     int64_t rows[TEGROUP_MAX_GROUPS];
     const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
     int32_t g, i;
@@ -101,7 +102,7 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
 }
 
 /* All steps in order, on the host. */
-static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
+TEGROUP_IMPL_STATIC void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
     tegroup_impl_place x = {0, 0, 0, 0};
     int32_t g;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;

@@ -7,6 +7,7 @@
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
@@ -19,8 +20,8 @@
 #include "core/prepare.h"
 
 /* The error for the lie about group g that these status bits tell of. */
-static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
+                                                            tegroup_error *error) {
     const char *const rows = "shape.row_sizes.data";
     const int counts = p->rows.encoding == TEGROUP_ENCODING_COUNTS;
     TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_START), ERROR_VALUE, counts ? "shape.row_sizes.starts" : rows,
@@ -44,8 +45,8 @@ static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_prepara
 }
 
 /* Two groups that share rows, or elements, where no size lies otherwise. */
-static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
-                                                              tegroup_impl_sort_key key, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
+                                                                    tegroup_impl_sort_key key, tegroup_error *error) {
     int64_t rows[TEGROUP_MAX_GROUPS];
     const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
     int32_t lowest = -1, g, i;
@@ -62,7 +63,8 @@ static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl
 }
 
 /* Sizes in host memory are looked at before anything is written. */
-static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p,
+                                                               tegroup_error *error) {
     int32_t order[TEGROUP_MAX_GROUPS], g;
     tegroup_impl_preparation asked = *p;
     tegroup_impl_place x = {0, 0, 0, 0};
@@ -86,12 +88,12 @@ static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_prep
 }
 
 /* Where the arrays of sizes are. */
-static inline tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
+TEGROUP_IMPL_STATIC tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
     return sizes->data_space != TEGROUP_SPACE_UNSET ? sizes->data_space : sizes->space;
 }
 
-static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
+                                                            tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
     TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
                       "must be set", TEGROUP_ENCODING_COUNTS, 0);
@@ -148,13 +150,13 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
 }
 
 /* An array of sizes, or of starts, which is read. */
-static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
-                                                            int32_t groups, const char *apart) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
+                                                                  int32_t groups, const char *apart) {
     return tegroup_impl_buffer_of(data, tegroup_impl_sizes_bytes(sizes, groups), NULL, apart, 0);
 }
 
-static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
+                                                              tegroup_error *error) {
     const tegroup_shape *shape;
     tegroup_impl_buffer buffers[5];
     tegroup_space data_space;

@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/threads.h"
@@ -48,8 +49,8 @@ TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p
 }
 
 /* The comparators that stay within the positions first .. first + block - 1. */
-static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t first,
-                                           int32_t block, int32_t run, int32_t distance) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                 int32_t first, int32_t block, int32_t run, int32_t distance) {
     int32_t i;
     for (; distance > 0; distance /= 2)
         for (i = first; i < first + block; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
@@ -57,7 +58,7 @@ static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, te
 
 /* The network, with the positions in a block for each thread, as far as that is a power of two: blocks wait for each
  * other only where a comparator reaches from one to another. */
-static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
     const int32_t extent = p->order_entries;
     int32_t log = 0, block = extent, threads, run, distance, i;
     while (extent >> log > 1) log++;

@@ -31,22 +31,22 @@
 #define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
-static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
     if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
     return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
 }
 
 /* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
-static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
     return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
 }
 
 /* Two tensors must agree in how their groups are made. Rows of ragged ones are what their buffers hold, of which the
  * snapshots tell what is used. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     const tegroup_tensor *like, const tegroup_impl_name *like_name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           const tegroup_tensor *like,
+                                                           const tegroup_impl_name *like_name, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
@@ -55,9 +55,9 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
-                                                        const char *space_field, const char *stride_field,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
+                                                              const char *space_field, const char *stride_field,
+                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
@@ -66,7 +66,7 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 }
 
 /* Rules of the options alone. */
-static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
     TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_FAST_ACCUM, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
@@ -93,8 +93,8 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 }
 
 /* Rules of a product's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
@@ -111,9 +111,10 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they
  * are. */
-static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                       const tegroup_impl_name *name, tegroup_impl_operand operand,
-                                                       tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                             const tegroup_impl_name *name,
+                                                             tegroup_impl_operand operand, tegroup_op op,
+                                                             tegroup_error *error) {
     tegroup_tensor stored;
     TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
@@ -142,8 +143,8 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
 
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
-static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     const tegroup_impl_name *a_name = names->operand[TEGROUP_IMPL_A], *b_name = names->operand[TEGROUP_IMPL_B];
     TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, GROUPS),
@@ -183,8 +184,8 @@ TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand o
 
 /* In which orders a product reads copies and codes: values are no copy that is summed along, and interleaved codes are
  * weights, whose lines a product sums along. */
-static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     int i;
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
@@ -207,7 +208,7 @@ static inline tegroup_status tegroup_impl_check_orders(const tegroup_gemm_desc *
 
 /* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
  * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
-static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
     uint32_t set = 0;
     int32_t b;
     for (b = 0; b < TEGROUP_SCALING_COUNT; b++)
@@ -218,8 +219,8 @@ static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_o
 }
 
 /* Rules between data types. */
-static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
@@ -261,8 +262,8 @@ TEGROUP_IMPL_HD const tegroup_tensor *tegroup_impl_biased(const tegroup_gemm_des
 }
 
 /* Rules about what goes with what. */
-static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
@@ -318,8 +319,8 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 }
 
 /* An operand that has memory must have a dtype, too, or it would be left out silently. */
-static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
@@ -333,8 +334,8 @@ static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *de
     return TEGROUP_OK;
 }
 
-static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
-                                            const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
+                                                  const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
     operands[TEGROUP_IMPL_A] = &desc->a;
     operands[TEGROUP_IMPL_B] = &desc->b;
     operands[TEGROUP_IMPL_C] = &desc->c;
@@ -343,8 +344,9 @@ static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
 }
 
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
-static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_problem *problem, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_problem *problem,
+                                                           tegroup_error *error) {
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
     int copy;

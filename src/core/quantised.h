@@ -8,6 +8,7 @@
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
@@ -19,18 +20,18 @@
 #include "core/problem.h"
 #include "core/product.h"
 
-static inline int tegroup_impl_quantised(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
 }
 
 /* Are its scales of 8 bits? A value times such a scale is a number of BF16, exactly or rounded once. */
-static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
     const tegroup_dtype scales = tegroup_scaling_info(scaling)->scale_dtype;
     return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
 }
 
 /* Does a product read a transposed copy? Asked of a plan; a call that lacks that copy may read the rowwise one. */
-static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
     return (operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling) != TEGROUP_SCALING_NONE
            && tegroup_impl_sums_rows(p->op, operand) && p->columnwise_order[operand] == TEGROUP_COLUMNWISE_TRANSPOSED;
 }
@@ -38,21 +39,21 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
 /* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
  * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other; not
  * where its codes are interleaved, which are together along rows. */
-static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return t->columnwise_data || t->columnwise_pointers || tegroup_impl_keeps_values(t)
            || facts->choice_outer != facts->block_inner || t->code_order == TEGROUP_CODES_INTERLEAVED;
 }
 
 /* Which copy of a or b a product reads. */
-static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
     return tegroup_impl_needs_columnwise(t);
 }
 
 /* The operand with that copy in the place of the rowwise one. */
-static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                   tegroup_impl_reads_columnwise(desc, operand));
 }
@@ -82,7 +83,8 @@ typedef struct tegroup_impl_scaled {
 } tegroup_impl_scaled;
 
 /* Before the first group of one copy. sums_rows: are lines columns, and k rows? */
-static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise, int sums_rows) {
+TEGROUP_IMPL_STATIC tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise,
+                                                                 int sums_rows) {
     tegroup_impl_scaled scaled;
     memset(&scaled, 0, sizeof scaled);
     if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
@@ -96,7 +98,8 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor 
 }
 
 /* desc: as the caller made it, or with operands as they are read. */
-static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc,
+                                                               tegroup_impl_operand operand) {
     return tegroup_impl_scaled_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                     tegroup_impl_reads_columnwise(desc, operand),
                                     tegroup_impl_sums_rows(desc->op, operand));

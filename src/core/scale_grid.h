@@ -6,6 +6,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
@@ -205,13 +206,13 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *gr
 }
 
 /* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
-static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
     const int64_t begun = tegroup_impl_min(groups, rows);
     return groups > 0 ? begun + (rows - begun) / extent : 0;
 }
 
 /* Outer blocks that lie at strides in one buffer. grid: of a group at capacity. */
-static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
     const int64_t of_group = tegroup_impl_mul(grid->outer_count, grid->parts);
     if (tegroup_impl_listed(t)) return t->shape.groups > 0 ? of_group : 0;
     return tegroup_impl_ragged(&t->shape) ? of_group : tegroup_impl_mul(t->shape.groups, of_group);
@@ -219,7 +220,7 @@ static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const te
 
 /* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
  * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
-static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int ragged = tegroup_impl_ragged(&t->shape);
     const int64_t groups = t->shape.groups;
@@ -254,7 +255,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_element(tegroup_dtype scale_dtype) {
     return scale_dtype == TEGROUP_DTYPE_I32 ? 1 : tegroup_impl_bits(scale_dtype) / 8;
 }
 
-static inline int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     return tegroup_impl_mul(tegroup_impl_scale_capacity(t, columnwise),
                             tegroup_impl_scale_element(tegroup_impl_scale_dtype(t, facts)));
@@ -311,7 +312,7 @@ TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_ten
 }
 
 /* Elements of the transposed copy's buffer (of each buffer of a list), whatever the sizes of ragged groups. */
-static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     const int64_t group = tegroup_impl_transposed_count(tegroup_impl_sides_of(shape->rows, shape->cols));
     if (tegroup_impl_listed(t)) return shape->groups > 0 ? group : 0;
@@ -331,7 +332,7 @@ TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_copy_dtype(const tegroup_tensor *t, i
 }
 
 /* Bytes of a copy's elements. */
-static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
     tegroup_tensor copy = *t;
     int64_t bits;
     copy.dtype = tegroup_impl_copy_dtype(t, columnwise);

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "core/layout.h"
@@ -16,8 +17,8 @@
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
-static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
+                                                             tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
     int64_t total = 0;
     int32_t g;
@@ -44,8 +45,9 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 }
 
 /* A ragged tensor's snapshot: its address, and what a host may read of it. */
-static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t,
+                                                                       const tegroup_impl_name *name,
+                                                                       tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_ragged(shape)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
@@ -116,8 +118,8 @@ TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
 #undef TEGROUP_IMPL_AND
 }
 
-static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
-                                                    const char *rows_words, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
+                                                          const char *rows_words, tegroup_error *error) {
     const tegroup_snapshot_header *header = fit->header;
 #define TEGROUP_IMPL_REFUSE(holds, words, expected, got)                                                               \
     TEGROUP_IMPL_RULE(holds, ERROR_CAPACITY, field, words, expected, got);
@@ -126,8 +128,8 @@ static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit,
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                         tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                               tegroup_check_level level, tegroup_error *error) {
     const tegroup_impl_fit made = tegroup_impl_fit_of(t);
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
                                             "must have all groups within shape.rows rows", error));
@@ -137,8 +139,8 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
 
 /* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
  * that was not prepared for this shape they write nothing. */
-static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
@@ -146,16 +148,16 @@ static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t,
 }
 
 /* Rules of one tensor's memory, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     return tegroup_impl_check_data(t, name, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one
  * place. */
-static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
-                                                            const char *field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
+                                                                  const char *field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
                       "must equal space", space, shape->row_sizes.space);
     return TEGROUP_OK;
@@ -163,8 +165,8 @@ static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape 
 
 /* A snapshot that an operation on plain rows reads: all its groups lie within `rows` rows. The kernels look into one in
  * device memory. */
-static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
+                                                               tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);

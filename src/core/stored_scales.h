@@ -6,6 +6,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
@@ -24,7 +25,7 @@ typedef struct tegroup_impl_scales {
     int64_t capacity; /* scales of the buffer, or of each of a list */
 } tegroup_impl_scales;
 
-static inline tegroup_impl_scales tegroup_impl_scales_of(const tegroup_tensor *t, int32_t columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_scales tegroup_impl_scales_of(const tegroup_tensor *t, int32_t columnwise) {
     tegroup_impl_scales scales;
     memset(&scales, 0, sizeof scales);
     scales.tensor = *t;

@@ -5,6 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
@@ -25,7 +26,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
 }
 
 /* Elements from the first to the last of a tensor's buffer (of each buffer, when it is a list). INT64_MAX: too many. */
-static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     int64_t ld = tegroup_impl_ld(t), one;
     if (shape->rows == 0 || shape->cols == 0) return 0;
@@ -37,13 +38,13 @@ static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     return tegroup_impl_add(tegroup_impl_mul(shape->groups - 1, tegroup_impl_group_stride(t)), one);
 }
 
-static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
 /* Rows of one buffer as a matrix. */
-static inline tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_rows_matrix(const tegroup_tensor *t) {
     tegroup_matrix m;
     m.data = t->data;
     m.rows = t->shape.rows;

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
@@ -18,15 +19,15 @@
 #include "core/checks.h"
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
-static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor stored = *t;
     if (gather->rows > 0 && t->shape.rows > 0) stored.shape.rows = gather->rows;
     return stored;
 }
 
 /* One buffer or a list: not both, and what bounds the one is not said of the other. */
-static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
@@ -47,7 +48,7 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
 }
 
 /* Types that the scales of a scaling may be stored in, as a bit set. */
-static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
     uint32_t dtypes = 1u << facts->scale_dtype;
     if (facts->scale_dtype == TEGROUP_DTYPE_F32) dtypes |= 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0;
     if (facts->scale_dtype != TEGROUP_DTYPE_F8E4M3 && facts->block_outer == 1 && facts->block_inner > 0)
@@ -56,8 +57,9 @@ static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *fa
 }
 
 /* Scales at strides: each has a place of its own. */
-static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t,
+                                                                    const tegroup_impl_name *name,
+                                                                    tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
     const int ragged = tegroup_impl_ragged(&t->shape);
@@ -86,8 +88,8 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
 }
 
 /* Two elements a byte: a row begins with one. */
-static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
     const int64_t ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
     if (tegroup_impl_bits(t->dtype) >= 8) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
@@ -102,8 +104,8 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
 }
 
 /* Codes that are interleaved: by the lines of each copy that has them so. */
-static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_code_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                 tegroup_error *error) {
     const int64_t each = TEGROUP_INTERLEAVED_CODES, ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
     TEGROUP_IMPL_RULE_ENUM(t->code_order, TEGROUP_CODES_INTERLEAVED, TEGROUP_IMPL_PATH(CODE_ORDER),
                            "must be a tegroup_code_order");
@@ -127,8 +129,8 @@ static inline tegroup_status tegroup_impl_check_code_order(const tegroup_tensor 
     return TEGROUP_OK;
 }
 /* Of what reads or writes codes in order alone. */
-static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_RULE(t->code_order == TEGROUP_CODES_IN_ORDER, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(CODE_ORDER),
                       "must be IN_ORDER here; tegroup_code_convert puts codes in order", TEGROUP_CODES_IN_ORDER,
                       t->code_order);
@@ -136,8 +138,8 @@ static inline tegroup_status tegroup_impl_check_in_order(const tegroup_tensor *t
 }
 
 /* What of a tensor's fields belongs to its scaling. */
-static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int none = t->scaling == TEGROUP_SCALING_NONE;
     int copy;
@@ -179,8 +181,8 @@ static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, 
 }
 
 /* The rules of one tensor by itself, except those of its data pointers. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -246,16 +248,16 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
 }
 
 /* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. */
-static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
                          "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     return TEGROUP_OK;
 }
 
 /* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
     if (tegroup_impl_listed(t))
         return t->shape.groups == 0
                    ? TEGROUP_OK
@@ -266,8 +268,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
 }
 
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
-static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                      const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const tegroup_impl_name *name, tegroup_error *error) {
     if (t->shape.rows == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "must be set with slot_of_row", 1, 0);

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "base/linkage.h"
 #include "formats/dtype.h"
 #include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
@@ -66,9 +67,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_beside_rows(tegroup_dtype dtype, int32
 }
 
 /* sums[m][lines] += packed A * `lines` lines of B. Returns k, or 0 where the product is none of these. */
-static inline int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const void *data, int64_t first,
-                                                  int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
-                                                  int32_t k, const float *a, float *sums) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                        int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                                        int32_t k, const float *a, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || stride_line != 1 || lines != TEGROUP_IMPL_MICRO_N_f32) return 0;

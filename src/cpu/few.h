@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "base/linkage.h"
 #include "formats/dtype.h"
 #include "cpu/vectors.h"
 #include "cpu/gemm_kernel.h"
@@ -92,9 +93,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t 
 
 /* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
  * few rows and whole bundles of lines that can be transposed. */
-static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
-                                               int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
-                                               int32_t k, const float *a, float *panel, float *sums) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                     int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                                     int32_t k, const float *a, float *panel, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8, whole = k / TEGROUP_IMPL_PIECE_K * TEGROUP_IMPL_PIECE_K;
     const char *at = (const char *)data + first * bytes;
     if (m > TEGROUP_IMPL_FEW || lines % (2 * TEGROUP_IMPL_CPU_LANES) != 0 || stride_k != 1

@@ -9,6 +9,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/threads.h"
@@ -30,10 +31,10 @@
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
-static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, const tegroup_gather *gather,
-                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
-                                                       int along_k, int32_t count, int32_t k, int32_t width,
-                                                       REAL *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                             const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                             int along_k, int32_t count, int32_t k, int32_t width,
+                                                             REAL *panel) {
     REAL x[TEGROUP_IMPL_CPU_TILE_N];
     int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
@@ -53,9 +54,9 @@ static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, cons
 }
 
 /* One tile of one group: up to tile_m rows from i0 on, columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
-                                                   int32_t tile_m, REAL *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                         int32_t tile_m, REAL *scratch) {
     REAL *b = scratch, *sums = b + TEGROUP_IMPL_CPU_B_ROOM, *a = sums + TEGROUP_IMPL_CPU_SUMS_ROOM;
     int32_t m = (int32_t)tegroup_impl_min(tile_m, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
@@ -130,8 +131,9 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, REAL *scratch) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                         const tegroup_impl_cpu_codes codes[2], int64_t j0,
+                                                         REAL *scratch) {
     REAL sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
@@ -166,7 +168,7 @@ TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, i
         if (view->rows[h] > 0 && view->start[h] >= *from && view->start[h] < *to) *to = view->start[h];
 }
 
-static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t row, tegroup_tail tail) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t row, tegroup_tail tail) {
     double value = 0;
     int64_t j;
     if (tail == TEGROUP_TAIL_POISON) value = (double)tegroup_impl_f32_of_bits(0x7fc00000u);
@@ -174,8 +176,9 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
-                                                int32_t tile_m, int32_t thread) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc,
+                                                      const tegroup_snapshot_view views[4], int32_t tile_m,
+                                                      int32_t thread) {
     tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
@@ -220,7 +223,8 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
 
 /* The steps of a product, counted no further than a fork is worth: a tile packs its A and its B, two elements a step,
  * and the innermost kernel multiplies eight. */
-static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc,
+                                                       const tegroup_snapshot_view views[4]) {
     const tegroup_snapshot_view *rows = &views[TEGROUP_IMPL_D];
     const double groups = desc->a.shape.groups;
     double steps = 0;
@@ -240,15 +244,15 @@ static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, 
     return steps;
 }
 
-static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_gemm_desc *desc,
-                                                 const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_gemm_desc *desc,
+                                                       const tegroup_snapshot_view views[4]) {
     return threads > 1 ? tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views)) : 1;
 }
 
 /* Rows of a tile: fewer where each thread would have so few tall tiles that some threads wait for the others' last. */
 #define TEGROUP_IMPL_CPU_TILES_EACH 8
-static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
-                                                   const tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_gemm_desc *desc,
+                                                         const tegroup_snapshot_view views[4]) {
     const int64_t enough = (int64_t)TEGROUP_IMPL_CPU_TILES_EACH * team;
     int64_t tiles = 0;
     int32_t g;
@@ -262,8 +266,8 @@ static inline int32_t tegroup_impl_cpu_gemm_tile_m(int32_t team, const tegroup_g
     return tiles < enough ? TEGROUP_IMPL_CPU_LOW_M : TEGROUP_IMPL_CPU_TILE_M;
 }
 
-static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                   struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     tegroup_gemm_desc read = *desc;
     int32_t i, team, tile_m;

@@ -7,6 +7,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
@@ -33,18 +34,18 @@
 #define TEGROUP_IMPL_CPU_SUMS_ROOM ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_N)
 #define TEGROUP_IMPL_CPU_A_ROOM    ((TEGROUP_IMPL_CPU_TILE_M + TEGROUP_IMPL_CPU_PAD_M) * TEGROUP_IMPL_CPU_TILE_K)
 
-static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (int64_t)(TEGROUP_IMPL_CPU_B_ROOM + TEGROUP_IMPL_CPU_SUMS_ROOM + TEGROUP_IMPL_CPU_A_ROOM)
            * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
-static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     tegroup_impl_layout_add(layout, "panels of each thread",
                             tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
-static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                         tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                               tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     (void)desc, (void)target, (void)forecast; /* there is one */
     plan->tile_m = TEGROUP_IMPL_CPU_TILE_M;
     plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
@@ -202,8 +203,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
     }
 }
 
-static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, REAL *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int64_t stride_k, int32_t count, int32_t k,
+                                                    int32_t width, REAL *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
     case TEGROUP_DTYPE_F64:
         tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
@@ -223,8 +225,8 @@ static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *d
 
 /* sums[m][MICRO_N] += packed A, in panels that are a_k deep, * one panel of B. Fewer rows than MICRO_M run a kernel of
  * their own height. */
-static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int64_t k, const REAL *a, int32_t a_k, const REAL *b,
-                                               REAL *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_block_FSUF(int32_t m, int64_t k, const REAL *a, int32_t a_k, const REAL *b,
+                                                     REAL *sums) {
     int32_t i;
     for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
         const REAL *panel = a + (int64_t)i * a_k;

@@ -5,6 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
@@ -67,7 +68,7 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const ch
 }
 
 /* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
-static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
     const int64_t rows = dtype == TEGROUP_DTYPE_F32                                  ? 3
                          : dtype == TEGROUP_DTYPE_BF16 || dtype == TEGROUP_DTYPE_F16 ? TEGROUP_IMPL_LINES_ROWS
@@ -77,8 +78,9 @@ static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, c
 }
 
 /* sums[m][lines] += A[m][k] * `lines` lines of B. */
-static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                              int32_t m, int32_t lines, int32_t k, const float *a, float *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int32_t m, int32_t lines, int32_t k,
+                                                    const float *a, float *sums) {
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     const char *at = (const char *)data + first * bytes;
     stride_line *= bytes;

@@ -6,6 +6,7 @@
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
@@ -24,8 +25,8 @@ typedef struct tegroup_impl_cpu_codes {
     float scale[256];
 } tegroup_impl_cpu_codes;
 
-static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                             tegroup_impl_cpu_codes *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                   tegroup_impl_cpu_codes *codes) {
     int32_t i, count;
     codes->scaled = tegroup_impl_scaled_of(desc, operand);
     if (!codes->scaled.facts) return;
@@ -36,8 +37,8 @@ static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegr
 }
 
 /* Goes on to group g, the one after the last. Returns what all its values are multiplied by. */
-static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, const tegroup_tensor *t,
-                                                 const tegroup_snapshot_view *view, int32_t g) {
+TEGROUP_IMPL_STATIC double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, const tegroup_tensor *t,
+                                                       const tegroup_snapshot_view *view, int32_t g) {
     if (!codes->scaled.facts) return 1;
     tegroup_impl_scaled_next(&codes->scaled, t, view, g);
     return codes->scaled.global;
@@ -82,8 +83,8 @@ TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_decode_vectors(tegroup_dtype dtype,
 #define TEGROUP_IMPL_DECODE_VECTORS_f64(dtype, data, at, count, value, scale, each, normal, to) 0
 
 /* The scale of element k of a line, and in *shared how many from k on have it. *normal becomes 0 where it is not. */
-static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
-                                           int64_t *shared, int *normal) {
+TEGROUP_IMPL_STATIC float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t k,
+                                                 int64_t *shared, int *normal) {
     const tegroup_impl_scaled *s = &codes->scaled;
     const int64_t at = tegroup_impl_scale_index_along(s, line, k, shared);
     const float scale = tegroup_impl_bits(s->scale_dtype) == 8 ? codes->scale[((const uint8_t *)s->scales)[at]]
@@ -94,8 +95,8 @@ static inline float tegroup_impl_cpu_scale(const tegroup_impl_cpu_codes *codes, 
 
 /* Puts the `count` codes of a line that begin at `at` in order, if they are interleaved; tiles are so deep that these
  * are whole blocks then. Returns where they are, and in *at the first. */
-static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
-                                                       uint8_t *ordered) {
+TEGROUP_IMPL_STATIC const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled *s, int32_t count, int64_t *at,
+                                                             uint8_t *ordered) {
     const int32_t bits = tegroup_impl_bits(s->dtype);
     int32_t k;
     if (!s->interleaved) return (const uint8_t *)s->data;
@@ -108,9 +109,9 @@ static inline const uint8_t *tegroup_impl_cpu_in_order(const tegroup_impl_scaled
 /* @each-real */
 /* to[j * apart] = the number of code `at` + j of `data` times scale[j * each]. That product is exact in double,
  * whatever the types, and so is rounded once, to the type of the sums. */
-static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *codes, const uint8_t *data, int64_t at,
-                                                int32_t count, const float *scale, int each, int normal, int32_t apart,
-                                                REAL *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *codes, const uint8_t *data,
+                                                      int64_t at, int32_t count, const float *scale, int each,
+                                                      int normal, int32_t apart, REAL *to) {
     const tegroup_dtype dtype = codes->scaled.dtype;
     const double factor = tegroup_impl_f64_of_f32(scale[0]);
     int32_t j = 0;
@@ -125,8 +126,9 @@ static inline void tegroup_impl_cpu_decode_FSUF(const tegroup_impl_cpu_codes *co
 
 /* A panel of lines whose elements are neighbours along k. They are decoded line by line: where F32 is transposed in
  * registers, as much of them at a time as stays in the first cache, to be packed as F32 is. */
-static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t lines, int32_t k, int32_t width, REAL *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                          REAL *panel) {
     enum { DEEP = 128 };
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
@@ -160,8 +162,9 @@ static inline void tegroup_impl_cpu_pack_along_FSUF(const tegroup_impl_cpu_codes
 }
 
 /* A panel of lines that are neighbours: each of its rows is decoded in its place. */
-static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                     int32_t lines, int32_t k, int32_t width, REAL *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                           int64_t from, int32_t lines, int32_t k, int32_t width,
+                                                           REAL *panel) {
     const tegroup_impl_scaled *s = &codes->scaled;
     const int32_t bits = tegroup_impl_bits(s->dtype);
     float scale[TEGROUP_IMPL_CPU_PANEL_N];
@@ -182,8 +185,9 @@ static inline void tegroup_impl_cpu_pack_across_FSUF(const tegroup_impl_cpu_code
 }
 
 /* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. */
-static inline void tegroup_impl_cpu_pack_codes_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
-                                                    int32_t count, int32_t k, int32_t width, REAL *panel) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_pack_codes_FSUF(const tegroup_impl_cpu_codes *codes, int64_t line,
+                                                          int64_t from, int32_t count, int32_t k, int32_t width,
+                                                          REAL *panel) {
     for (; count > 0; count -= width, line += width, panel += (int64_t)k * width) {
         const int32_t lines = count < width ? count : width;
         if (codes->scaled.k_stride == 1) tegroup_impl_cpu_pack_along_FSUF(codes, line, from, lines, k, width, panel);
@@ -192,9 +196,10 @@ static inline void tegroup_impl_cpu_pack_codes_FSUF(const tegroup_impl_cpu_codes
 }
 
 /* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
-static inline void tegroup_impl_cpu_sum_codes_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_codes *codes,
-                                                   const tegroup_impl_block *dy, int64_t j0, int64_t n, REAL *panel,
-                                                   REAL *sums) {
+TEGROUP_IMPL_STATIC void tegroup_impl_cpu_sum_codes_FSUF(const tegroup_gemm_desc *desc,
+                                                         const tegroup_impl_cpu_codes *codes,
+                                                         const tegroup_impl_block *dy, int64_t j0, int64_t n,
+                                                         REAL *panel, REAL *sums) {
     int64_t r0, r, j, c;
     for (j = 0; j < n; j += TEGROUP_IMPL_CPU_PANEL_N) {
         const int64_t cols = tegroup_impl_min(TEGROUP_IMPL_CPU_PANEL_N, n - j);

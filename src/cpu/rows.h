@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "base/linkage.h"
 #include "formats/convert.h"
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
@@ -11,8 +12,8 @@
 
 /* @each-real */
 /* x[j] = data[first + j * stride] */
-static inline void tegroup_impl_load_row_FSUF(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride,
-                                              int64_t n, REAL *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_load_row_FSUF(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride, int64_t n, REAL *x) {
     int64_t j;
 #define TEGROUP_IMPL_LOAD_ROW(type)                                                                                    \
     if (stride == 1) {                                                                                                 \
@@ -34,8 +35,8 @@ static inline void tegroup_impl_load_row_FSUF(tegroup_dtype dtype, const void *d
 }
 
 /* sum[j] += weight * row[at + j], of a piece's n elements at most. */
-static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, REAL weight,
-                                             REAL *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *row, int64_t at, int64_t n,
+                                                   REAL weight, REAL *sum) {
     REAL x[TEGROUP_IMPL_PIECE];
     int64_t j;
     tegroup_impl_load_row_FSUF(dtype, row, at, 1, n, x);
@@ -43,8 +44,8 @@ static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *ro
 }
 
 /* data[first + j * stride] = x[j] */
-static inline void tegroup_impl_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
-                                               int64_t n, const REAL *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
+                                                     int64_t n, const REAL *x) {
     int64_t j;
 #define TEGROUP_IMPL_STORE_ROW(type)                                                                                   \
     if (stride == 1) {                                                                                                 \
@@ -66,7 +67,7 @@ static inline void tegroup_impl_store_row_FSUF(tegroup_dtype dtype, void *data, 
 }
 
 /* sum + x . y, in eight interleaved sums that are added up in order: fixed, and fast. */
-static inline REAL tegroup_impl_dot_FSUF(const REAL *x, const REAL *y, int64_t n, REAL sum) {
+TEGROUP_IMPL_STATIC REAL tegroup_impl_dot_FSUF(const REAL *x, const REAL *y, int64_t n, REAL sum) {
     REAL part[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     int64_t j;
     int32_t lane;

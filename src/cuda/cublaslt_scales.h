@@ -5,6 +5,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
@@ -39,20 +40,20 @@ typedef struct tegroup_impl_setup_taken {
 } tegroup_impl_setup_taken;
 
 /* Puts the copies that are read in the place of the rowwise ones. */
-static inline void tegroup_impl_setup_take_copies(tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_setup_take_copies(tegroup_gemm_desc *desc) {
     const tegroup_tensor a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A), b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     desc->a = a;
     desc->b = b;
 }
 
 /* What the low bits of a group's scales' address must not have: one scale is read as it lies, more by 16 bytes. */
-static inline int64_t tegroup_impl_setup_scale_starts(const tegroup_scaling_facts *facts) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_setup_scale_starts(const tegroup_scaling_facts *facts) {
     return tegroup_impl_scaled_as_one(facts) ? 3 : 15;
 }
 
 /* desc: with the copies that are read. */
-static inline tegroup_impl_setup_scaled tegroup_impl_setup_scaled_of(const tegroup_gemm_desc *desc,
-                                                                     tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_scaled tegroup_impl_setup_scaled_of(const tegroup_gemm_desc *desc,
+                                                                           tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int columnwise = tegroup_impl_reads_columnwise(desc, operand);

@@ -9,6 +9,7 @@
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -86,7 +87,7 @@ typedef struct tegroup_impl_setup_items {
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
 } tegroup_impl_setup_items;
 
-static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
     tegroup_impl_setup_items items;
     items.base = (char *)base;
     items.pitch = (uint32_t)tegroup_impl_align(8 * (int64_t)groups, TEGROUP_ALIGNMENT);
@@ -95,7 +96,7 @@ static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t group
     return items;
 }
 
-static inline int64_t tegroup_impl_setup_bytes(int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_setup_bytes(int32_t groups) {
     return (int64_t)tegroup_impl_setup_items_of(groups, NULL).last
            + tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
 }
@@ -110,8 +111,8 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
 }
 
 /* A plan without rows has no algorithm, and cannot serve a call that has some. */
-static inline tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
     TEGROUP_IMPL_RULE(has_algorithm || desc->a.shape.groups == 0 || tegroup_impl_termless(desc), ERROR_PLAN,
                       TEGROUP_IMPL_OPERAND_PATH(A, ROWS), "must be 0, as planned: cuBLASLt was asked for no algorithm",
                       0, desc->a.shape.rows);
@@ -155,8 +156,8 @@ typedef struct tegroup_impl_setup_call {
     tegroup_impl_fit fits[4]; /* the snapshots that are read, each once */
 } tegroup_impl_setup_call;
 
-static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
-                                                                       const tegroup_snapshot_view *view) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
+                                                                             const tegroup_snapshot_view *view) {
     tegroup_impl_setup_operand o;
     memset(&o, 0, sizeof o);
     o.ragged = view->rows != NULL;
@@ -176,7 +177,7 @@ static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const teg
     return o;
 }
 
-static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegroup_scalars *s, float otherwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegroup_scalars *s, float otherwise) {
     tegroup_impl_setup_scalar made;
     made.at = s->space != TEGROUP_SPACE_UNSET ? s->data : NULL;
     made.stride = s->stride;
@@ -186,7 +187,7 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
 }
 
 /* Adds a tensor's snapshot to the fits unless it is there. */
-static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     int32_t i;
     if (!fit.header) return;
@@ -204,7 +205,7 @@ TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *c
 }
 
 /* Do the elements that a product sums over follow one another in what it reads of an operand? */
-static inline int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     return !tegroup_impl_sums_rows(desc->op, operand)
            || tegroup_impl_transposed(t, tegroup_impl_reads_columnwise(desc, operand));
@@ -212,9 +213,10 @@ static inline int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegr
 
 /* alpha and beta are the values of scalars that the descriptor leaves out; quantised operands are as they are read.
  * items: addresses only, nothing is read there. */
-static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
-                                                                 const tegroup_snapshot_view views[4], float alpha,
-                                                                 float beta, tegroup_impl_setup_items items) {
+TEGROUP_IMPL_STATIC tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
+                                                                       const tegroup_snapshot_view views[4],
+                                                                       float alpha, float beta,
+                                                                       tegroup_impl_setup_items items) {
     tegroup_impl_setup_call call;
     memset(&call, 0, sizeof call);
     call.op = desc->op;
@@ -424,11 +426,11 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
 }
 
 /* The layouts of cuBLASLt's workspaces, which the host knows without the library. */
-static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }
 
-static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const int64_t cublas = tegroup_impl_cublas_bytes(plan);
     tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
                             tegroup_impl_setup_bytes(plan->problem.groups));
@@ -437,7 +439,7 @@ static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, t
     if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
 }
 
-static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_problem *p = &plan->problem;
     tegroup_impl_layout_add(
         layout, "cuBLASLt, one part a stream",

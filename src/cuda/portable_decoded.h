@@ -8,6 +8,7 @@
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
@@ -32,7 +33,7 @@
 
 /* Whether an operand can be decoded first. A step of the kernel's walk along k stays in a block of F32 scales; and
  * where scales begin anew within a group, so does the walk of the kernel that decodes on the way. */
-static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
     return t->scaling == TEGROUP_SCALING_NONE
                ? t->dtype != TEGROUP_DTYPE_F16
                : t->shape.rows > 0 && t->scale_parts <= 1
@@ -41,7 +42,7 @@ static inline int tegroup_impl_portable_can_decode(const tegroup_tensor *t) {
 }
 /* The operands that a product decodes first: bit 0 stands for A, bit 1 for B. A buffer in workspace has rows of one
  * width. */
-static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return p->groups > 0 && !p->irregular && tegroup_impl_portable_can_decode(&desc->a)
                    && tegroup_impl_portable_can_decode(&desc->b)
                    && tegroup_impl_expected_rows(desc, p)
@@ -51,7 +52,7 @@ static inline uint32_t tegroup_impl_portable_decodes(const tegroup_gemm_desc *de
 }
 
 /* Whether a product decodes its weights in registers. */
-static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t step = TEGROUP_IMPL_PORTABLE_TILE_K;
     const int holds = tegroup_impl_scaled_by_8_bits(b.scaling) ? tegroup_impl_can_hold(p, &b, step)
@@ -62,19 +63,19 @@ static inline int tegroup_impl_portable_holds_weights(const tegroup_gemm_desc *d
                   <= tegroup_impl_mul(TEGROUP_IMPL_PORTABLE_HELD_ROWS(tegroup_impl_bits(b.dtype)), p->groups);
 }
 /* Whether a plan does so. */
-static inline int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int tegroup_impl_portable_plans_weights(const tegroup_plan *plan) {
     return plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] != 0;
 }
 
 /* The operands that a plan decodes first. */
-static inline uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_portable_decoded(const tegroup_plan *plan) {
     return (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A] > 0 ? 1u << TEGROUP_IMPL_A : 0u)
            | (plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_B] > 0 ? 1u << TEGROUP_IMPL_B : 0u);
 }
 
 /* Notes all that in a plan for any target. Its tile is chosen on the GPU. */
-static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                              tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                                    tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int holds = tegroup_impl_portable_holds_weights(desc, p);
     (void)target, (void)forecast;
@@ -84,7 +85,7 @@ static inline void tegroup_impl_portable_tile(const tegroup_gemm_desc *desc, con
                                     : tegroup_impl_portable_decodes(desc, p),
                               plan);
 }
-static inline void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_portable_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const uint32_t operands = tegroup_impl_portable_decoded(plan);
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }

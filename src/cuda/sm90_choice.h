@@ -6,6 +6,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "core/field_names.h"
@@ -49,7 +50,7 @@ typedef struct tegroup_impl_sm90_groups {
 } tegroup_impl_sm90_groups;
 
 /* Derives sizes from the mean and the largest: they fall as a power of rank, as tokens do over experts (Zipf's law). */
-static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
     const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, TEGROUP_IMPL_SM90_ZIPF_PARTS) : 1;
     tegroup_impl_sm90_groups groups;
     double low = 0, high = TEGROUP_IMPL_SM90_ZIPF_POWER;
@@ -82,15 +83,15 @@ typedef struct tegroup_impl_sm90_share {
 } tegroup_impl_sm90_share;
 
 /* Tiles of 128 rows by 192 columns that cover a weight gradient; a narrow one counts as `narrow` columns of these. */
-static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
               - (1 - narrow / TEGROUP_IMPL_SM90_WIDE)
                     * tegroup_impl_sm90_narrow_tiles(1, (int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
 }
 
-static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p,
-                                                                    const tegroup_impl_sm90_row *row) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p,
+                                                                          const tegroup_impl_sm90_row *row) {
     tegroup_impl_sm90_share share = {1, 0, 0, 0};
     share.tiles = !row->narrows ? ceil((double)p->n / row->tile_m) * ceil((double)p->k / row->tile_n)
                   : row->flips  ? tegroup_impl_sm90_covering(p->k, p->n, TEGROUP_IMPL_SM90_NARROW_AS)
@@ -100,9 +101,9 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegrou
 }
 
 /* For a forward product or dgrad: n is the columns of D, k the length of its sums. */
-static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
-                                                                   const tegroup_impl_sm90_row *row, double n,
-                                                                   double k) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
+                                                                         const tegroup_impl_sm90_row *row, double n,
+                                                                         double k) {
     const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
                  narrows =
                      row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX)) : 0;
@@ -138,7 +139,7 @@ typedef struct tegroup_impl_sm90_time {
 
 /* Nanoseconds in which TMA loads a row of a tile, for each unit of k, where rows begin off cache lines: at multiples of
  * 32 bytes, or of 16 alone. Else the kernel's own time has it. (From 27 products on an H100: docs/lab/pitch.md.) */
-static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t bytes = (operand == TEGROUP_IMPL_A ? p->lda : p->ldb) * 2;
     if (bytes % TEGROUP_IMPL_SM90_LINE_BYTES == 0 || p->gathered[operand] || tegroup_impl_sm90_repacks(p, operand))
         return 0;
@@ -148,16 +149,16 @@ static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_
 /* Whether pairs of blocks may pay: rows of a group begin at odd multiples of 16 bytes, which TMA takes longer to read
  * than wgmma to multiply. A block of a pair reads half of them. (Of other rows pairs have 0.85 to 1.01 of the speed of
  * single blocks: docs/lab/pitch.md.) */
-static inline int tegroup_impl_sm90_pairs_pay(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_pairs_pay(const tegroup_problem *p) {
     return p->lda * 2 % 32 == 16 && !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A);
 }
 
 /* Predicts the time of a product with one kernel, beside memory of this slowness. Math, scheduling and memory overlap;
  * they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
-static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
-                                                               const tegroup_impl_sm90_groups *groups,
-                                                               const tegroup_impl_sm90_row *row, int64_t blocks,
-                                                               double slowness) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
+                                                                     const tegroup_impl_sm90_groups *groups,
+                                                                     const tegroup_impl_sm90_row *row, int64_t blocks,
+                                                                     double slowness) {
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
                  terms = !wgrad          ? k
@@ -192,7 +193,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
 /* The kernel for a weight gradient that cannot have flipped tiles, such as one to which C is added. It is bound by
  * memory, so larger tiles than 128 x 128 pay off only for long sums, or where they cover D without a rest. (The limits
  * come from medians of the kernels' times on an H200.) most: rows of the largest group, as hinted. */
-static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int64_t average, int64_t most) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int64_t average, int64_t most) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
@@ -203,7 +204,7 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int
 /* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
  * one for short groups, but fitting tiles if the largest group is just one of them and weights are large, or if that
  * group is very large. (The limits come from 1,006 such products on an H200.) */
-static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
     if (one || most >= (forward ? 1000 : 640))
@@ -218,7 +219,7 @@ typedef struct tegroup_impl_sm90_taken {
     tegroup_impl_sm90_time us;
 } tegroup_impl_sm90_taken;
 
-static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us, int mma) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us, int mma) {
     if (mma) return "fastest predicted, PORTABLE's kernel: groups are short";
     if (us->math >= us->memory && us->math >= us->scheduling) return "fastest predicted, bound by mathematics";
     return us->memory >= us->scheduling ? "fastest predicted, bound by memory"
@@ -226,9 +227,9 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
 }
 
 /* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
-static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
-                                                                     const tegroup_problem *p, int64_t blocks,
-                                                                     double slowness, int with_mma) {
+TEGROUP_IMPL_STATIC tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
+                                                                           const tegroup_problem *p, int64_t blocks,
+                                                                           double slowness, int with_mma) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->options.expected_rows_max;
@@ -268,8 +269,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
 /* ---- even groups: how many of the last ones have only narrow tiles ---- */
 
 /* Assigns that many tiles of one cost to the blocks. */
-static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
-                                                int closely) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
+                                                      int closely) {
     int32_t mine;
     while (tiles > 0)
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
@@ -277,8 +278,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
 
 /* The cost of the tiles of the busiest block. Each group has `tile_rows` tile rows of 128 by 192 tiles; the last
  * `narrows` groups have only narrow tiles. */
-static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
-                                             int64_t narrows) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k,
+                                                   int64_t blocks, int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
                   ends = tegroup_impl_sm90_narrow_tiles(0, cols, k),
                   cost = tegroup_impl_sm90_tile_cost(TEGROUP_IMPL_SM90_WIDE, steps),
@@ -313,8 +314,8 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
 /* How many of the last groups have only narrow tiles, with FORWARD_128X192. The last wave of even groups is seldom
  * full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as another wave. Narrow tiles fill that wave.
  * A call takes as long as its busiest block, to within a percent. The speedup was 1.028 in the mean of 313 products. */
-static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                 int64_t blocks) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                       int64_t blocks) {
     /* One wave of many costs little, and the search must be quick. */
     const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
@@ -339,8 +340,8 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
 }
 
 /* Sets tile, kernel and groups of narrow tiles of a plan for a target. */
-static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                          tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                                tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);

@@ -7,6 +7,7 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
@@ -22,10 +23,10 @@
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
-static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_decodes(const tegroup_problem *p) { return tegroup_impl_scales_values(p); }
 
 /* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
-static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
     return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
 }
 
@@ -35,7 +36,7 @@ static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
 #define TEGROUP_IMPL_SM90_CODES_BYTES 16 /* rows of codes begin at multiples of them, for TMA */
 
 /* The codes of E4M3 and E2M1 as bytes, which TMA loads. */
-static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
     const int each = 8 / tegroup_impl_bits(t->dtype);
     tegroup_tensor bytes = *t;
     bytes.dtype = TEGROUP_DTYPE_F8E4M3;
@@ -58,7 +59,7 @@ static inline tegroup_tensor tegroup_impl_sm90_bytes(const tegroup_tensor *t) {
  * copy of the weights, whose results have two bytes and are added to nothing but a bias, since its tiles are flipped,
  * and whose groups are not so long that decoding once is faster, for which codes must be in order. The plan keeps the
  * answer, as a call has no workspace to decode into but its plan's. */
-static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor b = tegroup_impl_held(desc, p);
     const int64_t unit = TEGROUP_IMPL_SM90_CODES_BYTES * 8 / tegroup_impl_bits(b.dtype),
                   ld = tegroup_impl_holds_turned(p) ? b.ld : p->ldb;
@@ -72,18 +73,18 @@ static inline int tegroup_impl_sm90_holds_weights(const tegroup_gemm_desc *desc,
 }
 
 /* Whether a plan does so: the kernels for it are numbered behind the others. */
-static inline int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_plans_weights(const tegroup_plan *plan) {
     return tegroup_impl_sm90_decodes(&plan->problem)
            && plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] >= (uint64_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
 }
 /* Which operands a plan decodes into workspace: bit 0 stands for A, bit 1 for B. */
-static inline uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_sm90_decoded(const tegroup_plan *plan) {
     const uint32_t held = tegroup_impl_sm90_plans_weights(plan) ? 1u << TEGROUP_IMPL_B : 0u;
     return tegroup_impl_sm90_decodes(&plan->problem) ? tegroup_impl_quantised_operands(&plan->problem) & ~held : 0;
 }
 
 /* Notes how many rows the buffers of decoded operands have. */
-static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
     const uint32_t held = tegroup_impl_sm90_holds_weights(desc, &plan->problem) ? 1u << TEGROUP_IMPL_B : 0u;
     if (tegroup_impl_sm90_decodes(&plan->problem))
         tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
@@ -92,7 +93,7 @@ static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc,
 #define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
 
 /* Predicted time in us to decode: all groups are taken to have rows. */
-static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     double bytes = 0;
     int i;
@@ -116,7 +117,7 @@ static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, 
 #define TEGROUP_IMPL_SM90_HELD_TB(bits, interleaved)                                                                   \
     ((bits) == 8 ? ((interleaved) ? 3.4 : 2.9) : ((interleaved) ? 2.4 : 1.8))
 #define TEGROUP_IMPL_SM90_HELD_US 12.0
-static inline double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int bits = tegroup_impl_bits(p->b), interleaved = p->code_order[TEGROUP_IMPL_B] != TEGROUP_CODES_IN_ORDER;
     const double weight = (double)p->n * (double)p->k,
                  math = 2e-6 * (double)tegroup_impl_expected_rows(desc, p) * weight

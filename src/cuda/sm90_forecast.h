@@ -5,6 +5,7 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
@@ -35,13 +36,14 @@ typedef struct tegroup_impl_sm90_rates {
 
 /* How slow memory is beside the tensor cores: 1 of an H100 SXM, 0 of an H200, which were measured, and between them in
  * proportion to the width of their buses. (Other memory of such a width may be slower: an H100 NVL's.) */
-static inline double tegroup_impl_sm90_slowness(const tegroup_target *target) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_slowness(const tegroup_target *target) {
     const double bits = target->memory_bits > 0 ? target->memory_bits : TEGROUP_IMPL_SM90_BITS_H100;
     return fmin(1, fmax(0, (TEGROUP_IMPL_SM90_BITS - bits) / (TEGROUP_IMPL_SM90_BITS - TEGROUP_IMPL_SM90_BITS_H100)));
 }
 
 /* In us. bits: of an element of a and of b. rates: of BF16, of FP8; of forward and dgrad, of wgrad. */
-static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness, int bits) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, double slowness,
+                                                        int bits) {
     static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
     const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
@@ -58,7 +60,7 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
 }
 
 /* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
-static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
     double us = 0;
     int i;
@@ -71,8 +73,8 @@ static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc
 }
 
 /* Compares a quantised product with the same in BF16. */
-static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p, double slowness,
-                                             tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                   double slowness, tegroup_impl_forecast *forecast) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     if (!tegroup_impl_quantised(p)) return;
     forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, slowness, 16);

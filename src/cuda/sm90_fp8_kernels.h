@@ -10,6 +10,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/scale_layout.h"
 #include "core/layout.h"
@@ -51,7 +52,7 @@ typedef struct tegroup_impl_sm90_fp8_row {
     int32_t narrows, fast;  /* as in the table */
 } tegroup_impl_sm90_fp8_row;
 
-static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows, fast)                                  \
     {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows, fast},
     static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
@@ -61,20 +62,20 @@ static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int3
 }
 
 /* Whether wgmma keeps a problem's sums of all of k: each scale is for all of k. */
-static inline int tegroup_impl_sm90_fp8_fast(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_fp8_fast(const tegroup_problem *p) {
     return p->compute == TEGROUP_COMPUTE_FAST_ACCUM && p->op != TEGROUP_OP_WGRAD
            && tegroup_scaling_info(p->a_scaling)->block_inner == 0
            && tegroup_scaling_info(p->b_scaling)->block_inner == 0;
 }
 
 /* Whether a kernel can run a problem. */
-static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
     const tegroup_impl_sm90_fp8_row *row = tegroup_impl_sm90_fp8_row_of(kernel);
     return (row->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD) && row->fast == tegroup_impl_sm90_fp8_fast(p);
 }
 
-static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                              tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     const int64_t cols = tegroup_impl_min(forward ? p->n : p->k, INT32_MAX),
@@ -129,7 +130,7 @@ TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegro
 /* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
  * its own, of 128 bytes, which a kernel makes in the workspace. It finds the scales of both, too, so that groups may be
  * multiplied in any order. */
-static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     if (!tegroup_impl_sm90_multiplies_fp8(&plan->problem) || plan->problem.op != TEGROUP_OP_WGRAD) return;
     tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
     tegroup_impl_layout_add(layout, "places of scales",

@@ -5,6 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "core/field_names.h"
 
 #define TEGROUP_IMPL_SM90_K 64            /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
@@ -74,7 +75,7 @@ typedef struct tegroup_impl_sm90_row {
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
 
-static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_ROW(name, op, lines, cols, turns, slabs, flips, pairs, ns, epilogue, tb, us)                 \
     {(tegroup_op)(op),                                                                                                 \
      (flips) ? (cols) : (lines) * (2 - (turns)),                                                                       \
@@ -100,7 +101,7 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
 
 /* Whether flipped tiles can run a problem: they store results of two bytes to which nothing is added, and gather no
  * rows. Fitting tiles store boxes of 64 rows, which would reach past a group's end where D is not ragged. */
-static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD) && !p->gathered[TEGROUP_IMPL_A]
@@ -112,7 +113,7 @@ static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     (!(flips) && ((op) == TEGROUP_OP_FORWARD || ((op) == TEGROUP_OP_DGRAD && (cols) > TEGROUP_IMPL_SM90_WIDE)))
 
 /* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
-static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
            && (!row->flips || tegroup_impl_sm90_can_flip(p))

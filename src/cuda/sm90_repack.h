@@ -5,6 +5,7 @@
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
@@ -25,22 +26,22 @@
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
  * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither are
  * quantised ones, and what is beside them. */
-static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
     return !tegroup_impl_quantised(p)
            && ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
            && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
 }
-static inline int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
     return tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A) || tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B);
 }
 
 /* The copy's shape: rows of all groups together, as planned, and elements from one to the next. */
-static inline int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int weights = operand == TEGROUP_IMPL_B && p->op != TEGROUP_OP_WGRAD;
     return p->rows_space[operand] ? p->rows : tegroup_impl_mul(p->groups, weights ? p->n : p->rows);
 }
-static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t cols = operand == TEGROUP_IMPL_B || p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
     return tegroup_impl_align(cols, 8 * TEGROUP_IMPL_SM90_LINE_BYTES / tegroup_impl_bits(p->a));
 }
@@ -49,14 +50,14 @@ static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, te
  * them as they lie, takes less time, but where rows begin at odd elements, which it reads one by one. A copy of rows
  * takes little beside the product. (docs/lab/pitch.md) */
 #define TEGROUP_IMPL_SM90_REPAYS_ROWS 256
-static inline int tegroup_impl_sm90_repays(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_repays(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return p->op == TEGROUP_OP_WGRAD || !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B) || p->lda % 2 || p->ldb % 2
            || tegroup_impl_expected_rows(desc, p) / TEGROUP_IMPL_SM90_REPAYS_ROWS >= p->groups;
 }
 
 /* Predicted time of the copies, on an H200. */
 #define TEGROUP_IMPL_SM90_REPACK_TB 4.0 /* TB/s, read and written; 0.92 of the rate of a plain copy */
-static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const double rows = (double)tegroup_impl_expected_rows(desc, p);
     double elements = 0;
     int32_t i;
@@ -68,7 +69,7 @@ static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, 
 }
 
 /* What a plan of SM90 keeps in its workspace. */
-static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;

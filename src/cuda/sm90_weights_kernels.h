@@ -5,6 +5,7 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/field_names.h"
@@ -47,7 +48,7 @@ typedef struct tegroup_impl_sm90_weights_row {
     int32_t rows, cols, k;
 } tegroup_impl_sm90_weights_row;
 
-static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
+TEGROUP_IMPL_STATIC const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row_of(int32_t kernel) {
 #define TEGROUP_IMPL_SM90_WEIGHTS_ROW(name, bits, order, rows, k, multipliers)                                         \
     {bits, TEGROUP_CODES_##order, rows, 64 * (multipliers), k},
     static const tegroup_impl_sm90_weights_row rows[TEGROUP_IMPL_SM90_WEIGHTS_COUNT] = {
@@ -56,13 +57,13 @@ static inline const tegroup_impl_sm90_weights_row *tegroup_impl_sm90_weights_row
     return &rows[kernel - TEGROUP_IMPL_SM90_KERNEL_COUNT];
 }
 /* Whether a kernel decodes the weights of a problem. */
-static inline int tegroup_impl_sm90_weights_runs(const tegroup_problem *p, int32_t kernel) {
+TEGROUP_IMPL_STATIC int tegroup_impl_sm90_weights_runs(const tegroup_problem *p, int32_t kernel) {
     const tegroup_impl_sm90_weights_row *row = tegroup_impl_sm90_weights_row_of(kernel);
     return row->bits == tegroup_impl_bits(p->b) && row->order == (tegroup_code_order)p->code_order[TEGROUP_IMPL_B];
 }
 
-static inline void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                  tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
     const int few = tegroup_impl_expected_rows(desc, p) <= tegroup_impl_mul(TEGROUP_IMPL_SM90_WEIGHTS_FEW, p->groups);
     const tegroup_impl_sm90_weights_row *row;

@@ -23,17 +23,18 @@
 #include "ep/sizes.h"
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
-                                                           const tegroup_impl_ep_reach *reach,
-                                                           struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
-                                                          const tegroup_impl_ep_reach *reach,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
+                                                                 const tegroup_impl_ep_reach *reach,
+                                                                 struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
+                                                                const tegroup_impl_ep_reach *reach,
+                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* ---- rules ---- */
 
-static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows,
+                                                                 tegroup_error *error) {
     uintptr_t in_order[TEGROUP_EP_MAX_RANKS]; /* the addresses: as they come, most often */
     int32_t r, i;
     TEGROUP_IMPL_TRY(
@@ -55,15 +56,15 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
     return TEGROUP_OK;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_ep_addresses_buffer(const tegroup_ep_windows *windows) {
     return tegroup_impl_buffer_of(windows->addresses, (int64_t)sizeof(void *) * windows->ranks, NULL,
                                   "must not overlap windows.addresses", 0);
 }
 
 /* What a call is given beside the windows may lie in this rank's own, but in no other one. */
-static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
-                                                          const tegroup_impl_buffer *buffers, int32_t count,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
+                                                                const tegroup_impl_buffer *buffers, int32_t count,
+                                                                tegroup_error *error) {
     int32_t r, i;
     for (r = 0; r < windows->ranks; r++)
         for (i = 0; i < count && r != windows->rank; i++)
@@ -74,10 +75,10 @@ static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windo
 }
 
 /* A matrix of rows in the window, where there is what goes there (`with`): of its type, and all of it inside. */
-static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows *windows, const tegroup_matrix *m,
-                                                        const char *const paths[5], const tegroup_matrix *with,
-                                                        int64_t cols, uint32_t dtypes, int64_t *capacity,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows *windows,
+                                                              const tegroup_matrix *m, const char *const paths[5],
+                                                              const tegroup_matrix *with, int64_t cols, uint32_t dtypes,
+                                                              int64_t *capacity, tegroup_error *error) {
     const char *own = (const char *)windows->addresses[windows->rank];
     int64_t bytes, first;
     if (with->dtype == TEGROUP_DTYPE_UNSET) {
@@ -98,8 +99,8 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map, int32_t ranks, int64_t capacity,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map, int32_t ranks, int64_t capacity,
+                                                             tegroup_error *error) {
     static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(map->cols >= 1 && map->cols <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, paths[2], "must be 1 to 64",
@@ -107,8 +108,8 @@ static inline tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map
     return tegroup_impl_check_reach(map, paths, ranks * capacity, error);
 }
 
-static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dispatch_desc *desc, int64_t *capacity,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dispatch_desc *desc,
+                                                                  int64_t *capacity, tegroup_error *error) {
     static const char *const ins[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("scales"),
                                           TEGROUP_IMPL_MATRIX_PATHS("weights")},
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
@@ -154,8 +155,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
-static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_combine_desc *desc, int64_t *capacity,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_combine_desc *desc, int64_t *capacity,
+                                                                 tegroup_error *error) {
     static const char *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
@@ -203,7 +204,8 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
-static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_windows *windows, int64_t capacity) {
+TEGROUP_IMPL_STATIC tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_windows *windows,
+                                                                   int64_t capacity) {
     tegroup_impl_ep_reach reach;
     int32_t r;
     memset(&reach, 0, sizeof reach);
@@ -219,29 +221,29 @@ static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_wi
 /* ---- on the CPU ---- */
 
 /* Copies a row of n elements to where a slot's row is. */
-static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out, int64_t row,
-                                        const void *from, int64_t n) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out,
+                                              int64_t row, const void *from, int64_t n) {
     char *to = tegroup_impl_there(out) && n > 0 ? tegroup_impl_ep_row(reach, out, row) : NULL;
     if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
 }
 
 /* The ranks that own the rows of a token's slots; -1 where a slot has none. */
-static inline void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map, int64_t token,
-                                          int32_t owners[TEGROUP_IMPL_CHOICES]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_owners(const tegroup_impl_ep_reach *reach, const tegroup_matrix *map,
+                                                int64_t token, int32_t owners[TEGROUP_IMPL_CHOICES]) {
     int64_t j;
     for (j = 0; j < map->cols; j++) owners[j] = tegroup_impl_ep_owner(reach, tegroup_impl_entry(map, token, j));
 }
 
 /* The least of k owners above `owner`; -1 = none. */
-static inline int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_ep_owner_after(const int32_t *owners, int32_t k, int32_t owner) {
     int32_t least = -1, j;
     for (j = 0; j < k; j++)
         if (owners[j] > owner && (least < 0 || owners[j] < least)) least = owners[j];
     return least;
 }
 
-static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
-                                                  const tegroup_impl_ep_reach *reach, int64_t t) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
+                                                        const tegroup_impl_ep_reach *reach, int64_t t) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int32_t owners[TEGROUP_IMPL_CHOICES], j;
     tegroup_impl_ep_owners(reach, &desc->row_of_slot, t, owners);
@@ -287,8 +289,8 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
 /* @each-real */
 /* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
  * (moe/permutation.h): the bits are those of one rank. */
-static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_desc *desc,
-                                                    const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
     int64_t at, slot;
     REAL sum[TEGROUP_IMPL_PIECE];
@@ -308,9 +310,10 @@ static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_des
 
 /* Some elements, from `at` on, of the sum of a token's rows that `owner` has: one row's value, or of this rank's own
  * rows the sum, rounded to their type. owners: of the token's slots, among them this one. */
-static inline void tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                               int64_t token, const int32_t *owners, int32_t owner, int64_t at,
-                                               int64_t n, REAL *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *desc,
+                                                     const tegroup_impl_ep_reach *reach, int64_t token,
+                                                     const int32_t *owners, int32_t owner, int64_t at, int64_t n,
+                                                     REAL *sum) {
     REAL rounded[TEGROUP_IMPL_PIECE];
     int64_t slot;
     int32_t rows = 0;
@@ -328,8 +331,8 @@ static inline void tegroup_impl_ep_sum_of_FSUF(const tegroup_ep_combine_desc *de
 }
 
 /* One token: the sums of its owners' rows, added in the order of ranks. */
-static inline void tegroup_impl_ep_combine_owners_FSUF(const tegroup_ep_combine_desc *desc,
-                                                       const tegroup_impl_ep_reach *reach, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_combine_owners_FSUF(const tegroup_ep_combine_desc *desc,
+                                                             const tegroup_impl_ep_reach *reach, int64_t token) {
     const int32_t k = (int32_t)desc->row_of_slot.cols;
     int64_t at, i;
     int32_t owners[TEGROUP_IMPL_CHOICES], owner;
@@ -347,8 +350,8 @@ static inline void tegroup_impl_ep_combine_owners_FSUF(const tegroup_ep_combine_
 }
 /* @end */
 
-static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
-                                           int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc,
+                                                 const tegroup_impl_ep_reach *reach, int64_t token) {
     int64_t j;
     for (j = 0; j < desc->values.cols; j++) {
         const char *from =

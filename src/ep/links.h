@@ -23,14 +23,14 @@
 #include "ep/places.h"
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_expand(const tegroup_ep_links_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_reduce(const tegroup_ep_links_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_status tegroup_impl_ep_links_check(const tegroup_ep_links_desc *desc, uint32_t dtypes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_links_check(const tegroup_ep_links_desc *desc, uint32_t dtypes,
+                                                               tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"},
                              *const links[5] = TEGROUP_IMPL_MATRIX_PATHS("row_links"),
                              *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
@@ -65,8 +65,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_ep_others(const tegroup_matrix *links, int6
 /* ---- on the CPU ---- */
 
 /* @each-real */
-static inline void tegroup_impl_ep_reduce_row_FSUF(const tegroup_matrix *rows, int64_t row, const int64_t *others,
-                                                   int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_reduce_row_FSUF(const tegroup_matrix *rows, int64_t row, const int64_t *others,
+                                                         int32_t count) {
     char *to = tegroup_impl_matrix_row(rows, row);
     REAL sum[TEGROUP_IMPL_PIECE];
     int64_t at;
@@ -81,15 +81,15 @@ static inline void tegroup_impl_ep_reduce_row_FSUF(const tegroup_matrix *rows, i
 }
 /* @end */
 
-static inline void tegroup_impl_ep_reduce_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
-                                              int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_reduce_row(const tegroup_ep_links_desc *desc, int64_t row,
+                                                    const int64_t *others, int32_t count) {
     if (count == 0) return;
     if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_reduce_row_f64(&desc->rows, row, others, count);
     else tegroup_impl_ep_reduce_row_f32(&desc->rows, row, others, count);
 }
 
-static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc, int64_t row, const int64_t *others,
-                                              int32_t count) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc, int64_t row,
+                                                    const int64_t *others, int32_t count) {
     const tegroup_matrix *const matrices[2] = {&desc->rows, &desc->row_scales};
     int32_t i, j;
     for (i = 0; i < 2; i++) {
@@ -103,9 +103,9 @@ static inline void tegroup_impl_ep_expand_row(const tegroup_ep_links_desc *desc,
 
 /* Calls one of them for the first row of each token. Tokens of honest links share no row, so that threads may have some
  * each. */
-static inline void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
-                                              void (*work)(const tegroup_ep_links_desc *, int64_t, const int64_t *,
-                                                           int32_t)) {
+TEGROUP_IMPL_STATIC void tegroup_impl_ep_each_token(const tegroup_ep_links_desc *desc,
+                                                    void (*work)(const tegroup_ep_links_desc *, int64_t,
+                                                                 const int64_t *, int32_t)) {
     const tegroup_snapshot_view view = tegroup_snapshot_read(desc->shape.snapshot);
     int32_t g;
     for (g = 0; g < desc->shape.groups; g++) {

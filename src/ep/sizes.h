@@ -15,12 +15,12 @@
 #include "ep/places.h"
 
 #if TEGROUP_IMPL_EP_KERNELS
-static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t rank, const char *ranks_field,
-                                                         const char *rank_field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t rank, const char *ranks_field,
+                                                               const char *rank_field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(ranks >= 1 && ranks <= TEGROUP_EP_MAX_RANKS, ERROR_VALUE, ranks_field,
                       "must be 1 to TEGROUP_EP_MAX_RANKS", TEGROUP_EP_MAX_RANKS, ranks);
     TEGROUP_IMPL_RULE(tegroup_impl_within(rank, ranks), ERROR_VALUE, rank_field, "must be 0 to ranks - 1", ranks - 1,
@@ -28,14 +28,15 @@ static inline tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t 
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_check_capacity(int32_t ranks, int64_t capacity, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_check_capacity(int32_t ranks, int64_t capacity, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE(capacity >= 0 && capacity <= TEGROUP_MAX_COLS / ranks, ERROR_VALUE, field,
                       "must be 0 to TEGROUP_MAX_COLS / ranks", TEGROUP_MAX_COLS / ranks, capacity);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_desc *desc,
+                                                               tegroup_error *error) {
     static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const send_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("send_rows"),
                              *const send_starts[5] = TEGROUP_IMPL_MATRIX_PATHS("send_starts"),

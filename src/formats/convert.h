@@ -56,7 +56,7 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
 }
 
 /* Round to nearest, or to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
-TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_narrow_f64(double x, int to_odd) {
     uint64_t u, magnitude, kept, rest, half;
     uint32_t sign;
     int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
@@ -84,8 +84,8 @@ TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
     kept += (uint64_t)(tegroup_impl_max(1, exponent) - 1) << 23;
     return tegroup_impl_f32_of_bits(sign | (uint32_t)kept);
 }
-TEGROUP_IMPL_HD float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
-TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
+TEGROUP_IMPL_HD_INLINE float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
 
 /* Exact. Where the processor takes subnormal operands for zeros, as -ffast-math has it do, their integers are none. */
 TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {

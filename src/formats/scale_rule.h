@@ -68,7 +68,8 @@ TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float am
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
 /* With n values more. */
-static inline float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x, int32_t n) {
+TEGROUP_IMPL_STATIC float tegroup_impl_amax_of_line(const tegroup_scale_rule *rule, float amax, const float *x,
+                                                    int32_t n) {
     const uint32_t of_nan = rule->nan_shows ? 0x7fffffffu : 0u;
     uint32_t most = tegroup_impl_bits_of_f32(amax), magnitude;
     int32_t i;
@@ -172,8 +173,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
 /* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
  * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
  * subnormal code is to round to one. */
-static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
-                                                    uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
+                                                          uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
     const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
     const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
     const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
@@ -186,8 +187,8 @@ static inline uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_b
 
 /* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
  * then 0 with them and without, but for multipliers that are subnormal or very large. */
-static inline void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
-                                             int32_t n, uint8_t *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
+                                                   int32_t n, uint8_t *codes) {
     const uint32_t bits = tegroup_impl_bits_of_f32(block->multiplier), least = 0x00800000u,
                    most = 227u << 23; /* 2^100 */
     const float multiplier = block->multiplier;
@@ -222,10 +223,10 @@ typedef struct tegroup_impl_rule_name {
     }
 
 /* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
-static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
-                                                           const tegroup_impl_rule_name *name, tegroup_dtype data,
-                                                           const char *data_field, tegroup_dtype scale,
-                                                           const char *scale_field, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
+                                                                 const tegroup_impl_rule_name *name, tegroup_dtype data,
+                                                                 const char *data_field, tegroup_dtype scale,
+                                                                 const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
     const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
@@ -268,9 +269,10 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
 }
 
 /* A call's rule is the one that was planned. */
-static inline tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
-                                                             const tegroup_scale_rule *rule,
-                                                             const tegroup_impl_rule_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_planned_rule(const tegroup_scale_rule *planned,
+                                                                   const tegroup_scale_rule *rule,
+                                                                   const tegroup_impl_rule_name *name,
+                                                                   tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member)                                                                                      \
     TEGROUP_IMPL_RULE(planned->member == rule->member, ERROR_PLAN, name->member, "must be as planned",                 \
                       planned->member, rule->member)

@@ -7,6 +7,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "layer/mlp_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "core/field_names.h"
 #include "core/choice.h"
@@ -57,7 +58,7 @@ typedef struct tegroup_impl_backend {
 #define TEGROUP_IMPL_NOT_BUILT(workspace, tile)                                                                        \
     { workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
     {                                                                                                                  \
         tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL,  \
@@ -65,16 +66,16 @@ static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
     }
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
-static inline tegroup_impl_image_function tegroup_impl_sm90_image;
-static inline tegroup_impl_plan_function tegroup_impl_sm90_plan;
-static inline tegroup_impl_check_function tegroup_impl_sm90_check;
-static inline tegroup_impl_run_function tegroup_impl_sm90_gemm;
-static inline tegroup_impl_chosen_function tegroup_impl_sm90_chosen;
-static inline tegroup_impl_choices_function tegroup_impl_sm90_choices;
-static inline tegroup_impl_take_function tegroup_impl_sm90_take;
+TEGROUP_IMPL_STATIC tegroup_impl_image_function tegroup_impl_sm90_image;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_sm90_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_sm90_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_sm90_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_chosen_function tegroup_impl_sm90_chosen;
+TEGROUP_IMPL_STATIC tegroup_impl_choices_function tegroup_impl_sm90_choices;
+TEGROUP_IMPL_STATIC tegroup_impl_take_function tegroup_impl_sm90_take;
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
-static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #define TEGROUP_IMPL_SM90_FUSED tegroup_impl_sm90_plan_fused, tegroup_impl_sm90_gemm_fused
 #else
 #define TEGROUP_IMPL_SM90_FUSED NULL, NULL
@@ -90,13 +91,13 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
-static inline tegroup_impl_image_function tegroup_impl_portable_image;
-static inline tegroup_impl_plan_function tegroup_impl_portable_plan;
-static inline tegroup_impl_check_function tegroup_impl_portable_check;
-static inline tegroup_impl_run_function tegroup_impl_portable_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_image_function tegroup_impl_portable_image;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_portable_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_portable_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_portable_gemm;
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
-static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
+TEGROUP_IMPL_STATIC tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED tegroup_impl_portable_plan_fused, tegroup_impl_portable_gemm_fused
 #else
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
@@ -113,12 +114,12 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
-static inline tegroup_impl_chosen_function tegroup_impl_lt_chosen;
-static inline tegroup_impl_take_function tegroup_impl_lt_take;
-static inline tegroup_impl_plan_function tegroup_impl_lt_grouped_plan, tegroup_impl_lt_loop_plan;
-static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup_impl_lt_loop_check;
-static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
-static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
+TEGROUP_IMPL_STATIC tegroup_impl_chosen_function tegroup_impl_lt_chosen;
+TEGROUP_IMPL_STATIC tegroup_impl_take_function tegroup_impl_lt_take;
+TEGROUP_IMPL_STATIC tegroup_impl_plan_function tegroup_impl_lt_grouped_plan, tegroup_impl_lt_loop_plan;
+TEGROUP_IMPL_STATIC tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup_impl_lt_loop_check;
+TEGROUP_IMPL_STATIC tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
+TEGROUP_IMPL_STATIC tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
     {                                                                                                                  \
         tegroup_impl_lt_grouped_workspace, NULL, NULL, tegroup_impl_lt_grouped_plan, tegroup_impl_lt_grouped_check,    \
@@ -136,7 +137,7 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
-static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
+TEGROUP_IMPL_STATIC const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
     static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
                                                                      TEGROUP_IMPL_BACKEND_SM90,
                                                                      TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
@@ -153,7 +154,7 @@ static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backen
 #define TEGROUP_IMPL_WITHOUT (TEGROUP_IMPL_WITHOUT_FP8 | TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD)
 
 /* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_built(void) {
     uint32_t built = 0;
     int b;
     for (b = 0; b < TEGROUP_BACKEND_COUNT; b++)

@@ -31,16 +31,17 @@
 #include "gemm/backends.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
-                                                              const tegroup_impl_names *names, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
+                                                                    const tegroup_impl_names *names,
+                                                                    tegroup_error *error);
 /* The device that a plan is bound to must be the current one. */
-static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
 /* A call's problem must equal the planned one, field by field; but rows that are ragged are what a call's buffers hold,
  * which may be fewer or more. */
-static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
-                                                        const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
     TEGROUP_IMPL_RULE_AS(reading, planned->member == p->member, ERROR_PLAN, field, "must be as planned",               \
                          planned->member, p->member)
@@ -98,8 +99,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
+                                                                    tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
     TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
                       1, 0);
@@ -108,19 +109,19 @@ static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scal
     return TEGROUP_OK;
 }
 
-static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
     if (s->space == TEGROUP_SPACE_UNSET) return 0;
     return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
 }
 
 /* What a product reads of the index of a gathered operand. */
-static inline tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                            const tegroup_impl_name *name) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                                  const tegroup_impl_name *name) {
     return tegroup_impl_buffer_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, NULL,
                                   name->index_apart, 0);
 }
 
-static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
     const tegroup_shape *shape = &tegroup_impl_biased(desc)->shape;
     return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
@@ -128,9 +129,9 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
 
 /* What a product reads of a or b, t: of a quantised one the copy that it reads, with its scales and those of groups.
  * Returns how many buffers that is. */
-static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                   const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                   tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                         const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                         tegroup_impl_buffer *buffers) {
     const int columnwise = tegroup_impl_reads_columnwise(desc, operand);
     if (t->scaling == TEGROUP_SCALING_NONE) {
         buffers[0] = tegroup_impl_tensor_buffer(t, name, 0);
@@ -143,8 +144,8 @@ static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc
 }
 
 /* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
-static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                               const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
@@ -189,7 +190,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
 }
 
 /* Reads the snapshots of a call's operands. Returns whether all of them are in host memory. */
-static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
+TEGROUP_IMPL_STATIC int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
     for (i = 0; i < 4; i++) {
@@ -202,8 +203,9 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
 
 /* The deep check of snapshots in host memory against each other: each group has the same number of rows in all operands
  * whose rows are activations. Otherwise the call would work on the smallest number. */
-static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
-                                                            const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
+                                                                  const tegroup_impl_names *names,
+                                                                  tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
     tegroup_snapshot_view views[4];
     int32_t i, g;
@@ -222,8 +224,8 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
 }
 
 /* Checks a list's address for a group that uses it. */
-static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
-                                                      int32_t g, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
+                                                            int32_t g, tegroup_error *error) {
     const size_t element = tegroup_impl_element(dtype);
     TEGROUP_IMPL_RULE(list[g] != NULL, ERROR_NULL_ARGUMENT, field,
                       "must hold no NULL for a group that is worked on; got the group's index", -1, g);
@@ -233,14 +235,14 @@ static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup
 }
 
 /* Alignment of scales: of I32, that of words. */
-static inline tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
     return tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling));
 }
 
 /* The memory of a, b, bias and whatever else is an operand: of a quantised one, the copy that is read and no other. */
-static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
+                                                              const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
     const int listed = tegroup_impl_listed(t), columnwise = tegroup_impl_reads_columnwise(desc, operand);
     tegroup_impl_copy_paths paths;
@@ -264,10 +266,11 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
 }
 
 /* The addresses of one group in the lists of an operand. */
-static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
-                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
-                                                              const tegroup_impl_name *name, int32_t g,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
+                                                                    tegroup_impl_operand operand,
+                                                                    const tegroup_tensor *t,
+                                                                    const tegroup_impl_name *name, int32_t g,
+                                                                    tegroup_error *error) {
     tegroup_impl_copy_paths paths;
     if (t->scaling == TEGROUP_SCALING_NONE)
         return tegroup_impl_check_entry(t->pointers, t->dtype, TEGROUP_IMPL_PATH(POINTERS), g, error);
@@ -277,8 +280,8 @@ static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm
 }
 
 /* What is written of a group's buffer. A group that is narrower than others has as narrow a bias gradient. */
-static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                      const tegroup_snapshot_view views[4], int32_t g) {
+TEGROUP_IMPL_STATIC tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                            const tegroup_snapshot_view views[4], int32_t g) {
     const tegroup_impl_operand biased = desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
     tegroup_impl_block block;
     if (operand == TEGROUP_IMPL_D) return tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
@@ -289,10 +292,11 @@ static inline tegroup_impl_block tegroup_impl_written(const tegroup_gemm_desc *d
 
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
-static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
-                                                        const tegroup_impl_names *names,
-                                                        const tegroup_snapshot_view views[4], const unsigned char *used,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand,
+                                                              const tegroup_impl_names *names,
+                                                              const tegroup_snapshot_view views[4],
+                                                              const unsigned char *used, tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
     const tegroup_tensor *t = operand == TEGROUP_IMPL_D ? &desc->d : &desc->bias;
     const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
@@ -314,8 +318,8 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_gemm_desc 
 
 /* Checks lists in host memory, which are read there together with the sizes: every address that is used, and at the
  * deep level the buffers of results against each other. */
-static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
     tegroup_gemm_desc host; /* as it is read, without scalars that the host may not read */
     const tegroup_tensor *tensors[5] = {&host.a, &host.b, &desc->c, &desc->d, &desc->bias};
     tegroup_snapshot_view views[4];
@@ -347,13 +351,13 @@ static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *d
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_PLAN_MAGIC, "must be what tegroup_plan_make wrote");
     return TEGROUP_OK;
 }
 
 /* A plan for a given target serves for sizes only, and a plan may come from a unit compiled with other switches. */
-static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
@@ -361,8 +365,8 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                                tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
@@ -374,8 +378,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
 
 /* All that a product's call checks except tegroup_impl_check_overlaps, which a call of several products does once for
  * all of them. Errors use the names of the caller's tensors. */
-static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
@@ -407,8 +411,8 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
 }
 
 /* The same with overlaps, for tegroup_gemm and its own names. */
-static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }

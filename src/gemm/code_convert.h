@@ -31,11 +31,11 @@ typedef struct tegroup_impl_codes_moved {
 } tegroup_impl_codes_moved;
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
-                                                            struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_code_convert(const tegroup_impl_codes_moved *moved,
+                                                                  struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup_code_convert_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_impl_codes_moved tegroup_impl_codes_moved_of(const tegroup_code_convert_desc *desc) {
     const tegroup_tensor *tensors[2] = {&desc->from, &desc->to};
     const tegroup_shape *shape = &desc->from.shape;
     tegroup_impl_codes_moved moved;
@@ -68,8 +68,8 @@ TEGROUP_IMPL_HD void tegroup_impl_convert_block(const tegroup_impl_codes_moved *
 }
 
 /* What both tensors have in common. */
-static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                                 tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPE, to->dtype == from->dtype, ERROR_DTYPE, "to.dtype", "must equal from.dtype", from->dtype,
                          to->dtype);
     TEGROUP_IMPL_RULE(from->code_order != to->code_order, ERROR_COMBINATION, "to.code_order",
@@ -96,9 +96,9 @@ static inline tegroup_status tegroup_impl_check_same_codes(const tegroup_tensor 
 }
 
 /* The memory of one tensor's codes, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                            int32_t columnwise, tegroup_space space,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor *t,
+                                                                  const tegroup_impl_name *name, int32_t columnwise,
+                                                                  tegroup_space space, tegroup_error *error) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
     const char *field = tegroup_impl_copy_paths_of(name, listed, columnwise).data;
@@ -111,14 +111,14 @@ static inline tegroup_status tegroup_impl_check_code_memory(const tegroup_tensor
 }
 
 /* Is `to` the memory of `from`, block for block? */
-static inline int tegroup_impl_converts_in_place(const tegroup_impl_codes_moved *moved) {
+TEGROUP_IMPL_STATIC int tegroup_impl_converts_in_place(const tegroup_impl_codes_moved *moved) {
     return tegroup_impl_listed(&moved->from) == tegroup_impl_listed(&moved->to) && moved->from.data == moved->to.data
            && moved->from.pointers == moved->to.pointers && moved->line_bytes[0] == moved->line_bytes[1]
            && moved->group_bytes[0] == moved->group_bytes[1];
 }
 
-static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_convert_desc *desc,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_code_convert_check(const tegroup_code_convert_desc *desc,
+                                                                   tegroup_error *error) {
     static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
     const int32_t columnwise = desc->columnwise;
     tegroup_impl_codes_moved moved;
@@ -141,7 +141,7 @@ static inline tegroup_status tegroup_impl_code_convert_check(const tegroup_code_
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_code_team(int32_t threads, int64_t count) {
     return tegroup_impl_team(tegroup_impl_threads(threads),
                              8.0 * TEGROUP_INTERLEAVED_CODES * (double)count); /* steps: some eight a code */
 }

@@ -25,15 +25,15 @@
 #include "gemm/run.h"
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
-static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
+TEGROUP_IMPL_STATIC int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
     return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space
            && x->data_space == y->data_space && x->starts == y->starts && x->alignment == y->alignment
            && x->stride == y->stride;
 }
 
 /* Plans a call, and lays out its workspace: the snapshot, then what the plan asks for. */
-static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_layout *layout, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                          tegroup_layout *layout, tegroup_error *error) {
     static const char *const sizes[4] = {"a.shape.row_sizes", "b.shape.row_sizes", "c.shape.row_sizes",
                                          "d.shape.row_sizes"};
     const tegroup_impl_names *names = tegroup_impl_gemm_names();

@@ -25,15 +25,15 @@
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
-static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* The backends that this unit holds code of for the current device, whose architecture is sm. */
-static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_cuda_images(int32_t sm);
 /* The version of the cuBLASLt that this descriptor reaches; 0: none. */
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
 /* A plan's workspace: the one layout that its size, the check and the carving follow. */
-static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
     if (backend->workspace) backend->workspace(plan, layout);
@@ -41,8 +41,8 @@ static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_la
 
 /* How many parts of the workspace are cuBLASLt's own: one, one for each operation (see the quirks), or one for each
  * stream. */
-static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                tegroup_backend backend, const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                      tegroup_backend backend, const tegroup_target *target) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP)
@@ -54,8 +54,8 @@ static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, c
     return 1;
 }
 
-static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                            tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
                       "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
     memset(target, 0, sizeof *target);
@@ -73,8 +73,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
-                                                 tegroup_target *target, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                       tegroup_target *target, tegroup_error *error) {
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
@@ -91,7 +91,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
     int32_t limit = desc->options.threads > 0 && target->threads > 0
                         ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
                         : desc->options.threads + target->threads;
@@ -99,9 +99,9 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
 }
 
 /* Makes a plan for one backend as far as the host knows it. here: the target is this machine. */
-static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
-                                           tegroup_backend backend, const tegroup_target *target, int here,
-                                           tegroup_plan *made, tegroup_impl_forecast *forecast) {
+TEGROUP_IMPL_STATIC void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                                 tegroup_backend backend, const tegroup_target *target, int here,
+                                                 tegroup_plan *made, tegroup_impl_forecast *forecast) {
     const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
     tegroup_backend sums; /* whose sums it has, bit for bit */
     tegroup_layout layout;
@@ -131,13 +131,14 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->workspace_bytes = layout.total_bytes;
 }
 
-static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
 /* One backend's verdict: that of the table row that meets the most conditions, then the quirks'. plan: set if the
  * verdict is OK, as far as the host knows it. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                        const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
-                                        int here, tegroup_verdict *verdict, tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                              const tegroup_problem *p, tegroup_backend backend,
+                                              const tegroup_target *target, int here, tegroup_verdict *verdict,
+                                              tegroup_plan *plan) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -193,8 +194,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* Completes the plan by the choice of kernel, for which the current device is queried. */
-static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                        tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_plan *plan,
+                                                              tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     if (plan->hypothetical || !backend->plan) return TEGROUP_OK;
 #if defined(TEGROUP_IMPL_CUDA)
@@ -205,10 +207,10 @@ static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc 
 }
 
 /* Makes the verdicts of tegroup_explain, and the plan of the chosen backend; made->backend is AUTO if there is none. */
-static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                 const tegroup_target *target,
-                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
-                                                 tegroup_plan *made, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       const tegroup_target *target,
+                                                       tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
+                                                       tegroup_plan *made, tegroup_error *error) {
     const int here = target == NULL;
     tegroup_problem problem;
     tegroup_target resolved;
@@ -260,9 +262,9 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
 }
 
 /* Makes a plan for a complete descriptor; errors use the names of the caller's tensors. */
-static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                    const tegroup_target *target, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_names *names, const tegroup_target *target,
+                                                          tegroup_plan *plan, tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     const tegroup_verdict *refused = NULL;
     tegroup_plan made;

@@ -19,14 +19,15 @@
 #include "core/prepare_rules.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
-                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
-                                                       struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                             const tegroup_prepare_desc *desc,
+                                                             const tegroup_layout *layout, struct CUstream_st *stream,
+                                                             tegroup_error *error);
 #endif
 
 /* What the check has passed. */
-static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
-                                                                   const tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
+                                                                         const tegroup_layout *layout) {
     tegroup_impl_preparation p;
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;

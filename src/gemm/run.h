@@ -15,20 +15,20 @@
 #include "gemm/check.h"
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
-static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                   struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
     return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
 /* What a profiler calls a product: by its operation. */
-static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
     static const char *const names[] = {"tegroup_gemm", "tegroup_gemm forward", "tegroup_gemm dgrad",
                                         "tegroup_gemm wgrad"};
     return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
 }
 
 /* What tegroup_gemm_with alone runs. */
-static inline tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!plan->problem.functor, ERROR_UNSUPPORTED, "functor",
                       "must be 0 in this call: tegroup_gemm_with runs a product with a functor", 0, 1);
     return TEGROUP_OK;

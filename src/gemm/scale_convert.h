@@ -26,24 +26,25 @@
 #include "core/apart.h"
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
-                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
-                                                             tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
+                                                                   const tegroup_impl_scales *to,
+                                                                   struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline const tegroup_impl_name *tegroup_impl_scale_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_scale_names(void) {
     static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
     return names;
 }
 
-static inline const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales, const tegroup_impl_name *name) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales,
+                                                        const tegroup_impl_name *name) {
     return tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&scales->tensor), scales->columnwise).scales;
 }
 
 /* The memory of one tensor's scales, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int32_t columnwise, tegroup_space space,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_memory(const tegroup_tensor *t,
+                                                                   const tegroup_impl_name *name, int32_t columnwise,
+                                                                   tegroup_space space, tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
@@ -61,8 +62,8 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
 }
 
 /* What two descriptions of the same scales have in common. */
-static inline tegroup_status tegroup_impl_check_same_scales(const tegroup_tensor *from, const tegroup_tensor *to,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_same_scales(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                                  tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(from->scaling);
     const int64_t parts = tegroup_impl_max(1, from->scale_parts);
     TEGROUP_IMPL_RULE_AS(SCALING, from->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, "from.scaling", "must be set",
@@ -95,14 +96,15 @@ typedef struct tegroup_impl_scale_pair {
     void *data[2];
 } tegroup_impl_scale_pair;
 
-static inline void tegroup_impl_scale_pair_begin(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_pair_begin(tegroup_impl_scale_pair *pair,
+                                                       const tegroup_impl_scales scales[2]) {
     memset(pair, 0, sizeof *pair);
     pair->views[0] = tegroup_impl_fitting_view(&scales[0].tensor);
     pair->views[1] = tegroup_impl_fitting_view(&scales[1].tensor);
 }
 
-static inline void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                                int32_t g) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair,
+                                                      const tegroup_impl_scales scales[2], int32_t g) {
     int i;
     for (i = 0; i < 2; i++) {
         pair->grids[i] = tegroup_impl_scales_grid(&scales[i], &pair->views[i], g, pair->before[i]);
@@ -111,16 +113,17 @@ static inline void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair, c
     }
 }
 
-static inline uint32_t tegroup_impl_pair_scale(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                               tegroup_impl_scale_place place) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_pair_scale(const tegroup_impl_scale_pair *pair,
+                                                     const tegroup_impl_scales scales[2],
+                                                     tegroup_impl_scale_place place) {
     return tegroup_impl_converted_scale(&pair->grids[0], scales[0].dtype, pair->data[0], &pair->grids[1],
                                         scales[1].dtype, place);
 }
 
 /* What only host memory can be asked of a group: its rows in both tensors, and room for those up to it. */
-static inline tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_scales scales[2],
-                                                            const tegroup_impl_sides sides[2], const int64_t totals[2],
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_scales scales[2],
+                                                                  const tegroup_impl_sides sides[2],
+                                                                  const int64_t totals[2], tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     int ragged[2], i;
     for (i = 0; i < 2; i++) {
@@ -142,8 +145,8 @@ static inline tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_s
 }
 
 /* All groups, and whether every scale has a value in its new type. scales: from, to. */
-static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_scales scales[2],
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_scales scales[2],
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     const int narrows = tegroup_impl_is_exponent(scales[1].dtype) && !tegroup_impl_is_exponent(scales[0].dtype);
     tegroup_impl_scale_pair pair;
@@ -172,8 +175,8 @@ static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scale_convert_desc *desc,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_scale_convert_check(const tegroup_scale_convert_desc *desc,
+                                                                    tegroup_error *error) {
     const tegroup_impl_name *names = tegroup_impl_scale_names();
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -195,12 +198,12 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
     return tegroup_impl_team(tegroup_impl_threads(threads), 10.0 * (double)count); /* steps: its divisions */
 }
 
-static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
-                                              int32_t threads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pair,
+                                                    const tegroup_impl_scales scales[2], int32_t threads) {
     const tegroup_impl_scale_grid *to = &pair->grids[1];
     int64_t e;
     (void)threads;

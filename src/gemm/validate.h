@@ -83,8 +83,8 @@ TEGROUP_IMPL_HD void tegroup_impl_validate_open(tegroup_validation *result) {
     result->scales.first = result->scales.first_global = -1;
 }
 
-static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                               tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     tegroup_validation *result) {
     int64_t total = 0, most = 0, end = 0;
     int32_t g;
     if (!view->header) {
@@ -105,8 +105,8 @@ static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const te
     result->status |= tegroup_impl_validate_sums(view->header, total, most, end);
 }
 
-static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                               tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     tegroup_validation *result) {
     int64_t row, col;
     int32_t g;
     for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
@@ -125,7 +125,7 @@ static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const te
     }
 }
 
-static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
     const tegroup_tensor *t = &desc->tensor;
     const tegroup_snapshot_view view = tegroup_impl_fitting_view(t);
     tegroup_impl_validate_open(desc->result);
@@ -136,8 +136,8 @@ static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc)
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,

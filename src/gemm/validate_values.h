@@ -7,6 +7,7 @@
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/validation_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
@@ -78,7 +79,7 @@ typedef struct tegroup_impl_validated {
     int64_t scales;             /* how many the group's values have                                          */
 } tegroup_impl_validated;
 
-static inline tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
     tegroup_impl_validated copy;
     memset(&copy, 0, sizeof copy);
     copy.tensor = tegroup_impl_with_copy(t, columnwise);
@@ -133,14 +134,16 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_global(const tegroup_impl_validated *
                                                                   : TEGROUP_IMPL_SCALE_GOOD;
 }
 
-static inline void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first, int64_t at) {
+TEGROUP_IMPL_STATIC void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first,
+                                                 int64_t at) {
     if (kind == TEGROUP_IMPL_SCALE_GOOD) return;
     ++*tegroup_impl_scale_counter(scales, kind);
     if (*first < 0 || at < *first) *first = at;
 }
 
-static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
-                                                   const tegroup_snapshot_view *view, tegroup_validation *result) {
+TEGROUP_IMPL_STATIC void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
+                                                         const tegroup_snapshot_view *view,
+                                                         tegroup_validation *result) {
     tegroup_impl_validated copy = tegroup_impl_validated_of(t, columnwise);
     tegroup_validation_values *values = &result->owned;
     int64_t row, col, i, at;

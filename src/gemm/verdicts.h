@@ -8,6 +8,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "base/linkage.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
@@ -22,8 +23,8 @@
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
  * would have to copy weights for few rows; either's results have the same bits then. */
-static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                      int32_t i) {
+TEGROUP_IMPL_STATIC tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                            int32_t i) {
     static const tegroup_backend order[3][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
@@ -35,21 +36,21 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *d
 }
 
 /* Whether this operand's groups have their own widths and no common leading dimension. */
-static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
+TEGROUP_IMPL_STATIC int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
     return !ld && p->ragged_cols[operand];
 }
 
 /* Do rows of what is read of a or b, or its groups, lie apart by other than whole multiples of 16 bytes? Those of a
  * transposed copy are padded. */
-static inline int tegroup_impl_odd_distances(const tegroup_tensor *t, const tegroup_problem *p,
-                                             tegroup_impl_operand operand, int64_t ld) {
+TEGROUP_IMPL_STATIC int tegroup_impl_odd_distances(const tegroup_tensor *t, const tegroup_problem *p,
+                                                   tegroup_impl_operand operand, int64_t ld) {
     if (tegroup_impl_plans_transposed(p, operand)) return 0;
     return ld * tegroup_impl_bits(t->dtype) % 128 != 0 || tegroup_impl_stride_bytes(t) % 16 != 0;
 }
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
-                                             const tegroup_problem *p, tegroup_backend backend,
-                                             const tegroup_target *target) {
+TEGROUP_IMPL_STATIC int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
+                                                   const tegroup_problem *p, tegroup_backend backend,
+                                                   const tegroup_target *target) {
     const int64_t d_bits = tegroup_impl_bits(p->d);
     const tegroup_dtype scale_dtype = tegroup_scaling_info(p->a_scaling)->scale_dtype;
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
@@ -75,9 +76,9 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
 }
 
 /* The first cuBLASLt version, from `version` on, that has none of the faults for which the problem is refused. */
-static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                  tegroup_backend backend, const tegroup_target *target,
-                                                  int32_t version) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                        tegroup_backend backend, const tegroup_target *target,
+                                                        int32_t version) {
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_target then = *target;
@@ -125,7 +126,7 @@ typedef struct tegroup_impl_case {
 /* Each of the following functions returns whether all of its conditions are met. */
 
 /* Where it runs: build, memory, GPU. */
-static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_problem *p = c->p;
     const tegroup_target *target = c->target;
@@ -148,7 +149,7 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
 }
 
 /* The types of operands of all the backend's rows for this GPU. */
-static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
     int32_t count, i;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     uint32_t dtypes = 0;
@@ -160,7 +161,7 @@ static inline uint32_t tegroup_impl_operand_dtypes(const tegroup_impl_case *c) {
 }
 
 /* Types, scalings, and the library's version. */
-static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -210,7 +211,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
 
 /* How quantised operands are stored, and which of them go together, for cuBLASLt (its documentation, "cublasLtMatmul"
  * and "Narrow precision data types usage"; by experiment with 13.10 on SM90). */
-static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
@@ -252,7 +253,7 @@ static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
 }
 
 /* Sizes of groups: in which memory they are, and what may differ between groups. */
-static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
@@ -291,7 +292,7 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
 }
 
 /* Where operands are: gathered rows, lists of addresses. */
-static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_places(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -323,7 +324,7 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
 }
 
 /* Copies and scales of quantised operands, of which SM90's kernels take some. */
-static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_copies(tegroup_impl_case *c) {
     const tegroup_impl_names *names = c->names;
     const tegroup_problem *p = c->p;
     int i;
@@ -355,7 +356,7 @@ static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
 }
 
 /* alpha and beta. */
-static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_problem *p = c->p;
     const int device = c->p->space == TEGROUP_SPACE_DEVICE;
@@ -383,7 +384,7 @@ static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
 }
 
 /* Bias, tail, sm_limit. */
-static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_extras(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -404,7 +405,7 @@ static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
 }
 
 /* Addresses and strides. */
-static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
+TEGROUP_IMPL_STATIC int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
     const tegroup_impl_names *names = c->names;
@@ -452,9 +453,9 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 
 /* Finds the first condition of one table row that the problem does not meet. Returns how many it met before, or
  * INT32_MAX if it meets all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
-                                         const tegroup_impl_names *names, const tegroup_problem *p,
-                                         const tegroup_target *target, int here, tegroup_verdict *v) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                               const tegroup_impl_names *names, const tegroup_problem *p,
+                                               const tegroup_target *target, int here, tegroup_verdict *v) {
     tegroup_impl_case c;
     c.rule = rule;
     c.desc = desc;

@@ -22,12 +22,14 @@
 #include "core/activation_formulas.h"
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
-static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                        struct CUstream_st *stream,
+                                                                        tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                                   struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                         struct CUstream_st *stream,
+                                                                         tegroup_error *error);
 #endif
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
@@ -40,14 +42,15 @@ TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, in
 }
 
 /* @each-real */
-static inline REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int64_t row) {
+TEGROUP_IMPL_STATIC REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int64_t row) {
     if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
     return tegroup_impl_load_FSUF(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
 /* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
-static inline void tegroup_impl_activation_piece_FSUF(const tegroup_activation_desc *desc, const void *x, REAL scale,
-                                                      int64_t width, int64_t at, int64_t n, REAL *gate) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_piece_FSUF(const tegroup_activation_desc *desc, const void *x,
+                                                            REAL scale, int64_t width, int64_t at, int64_t n,
+                                                            REAL *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     REAL alpha = (REAL)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -63,7 +66,7 @@ static inline void tegroup_impl_activation_piece_FSUF(const tegroup_activation_d
 }
 
 /* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *out = &desc->output;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
     REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
@@ -77,9 +80,10 @@ static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_des
 
 /* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
  * `sum` with what they add to the gradient of the row's scale. */
-static inline REAL tegroup_impl_activation_grad_piece_FSUF(const tegroup_activation_backward_desc *desc, const void *x,
-                                                           const void *dy, REAL scale, int64_t width, int64_t at,
-                                                           int64_t n, REAL sum, REAL *gate, REAL *up) {
+TEGROUP_IMPL_STATIC REAL tegroup_impl_activation_grad_piece_FSUF(const tegroup_activation_backward_desc *desc,
+                                                                 const void *x, const void *dy, REAL scale,
+                                                                 int64_t width, int64_t at, int64_t n, REAL sum,
+                                                                 REAL *gate, REAL *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     REAL alpha = (REAL)tegroup_impl_alpha(desc->activation, desc->alpha),
@@ -99,7 +103,8 @@ static inline REAL tegroup_impl_activation_grad_piece_FSUF(const tegroup_activat
 }
 
 /* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc,
+                                                               int64_t row) {
     const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
     const void *x = tegroup_impl_matrix_row(&desc->input, row);
@@ -124,16 +129,17 @@ static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activatio
 #define TEGROUP_IMPL_SOFT_MOST 1.152921504606846976e18 /* 2^60 */
 
 /* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
-static inline int tegroup_impl_soft_bound(double bound) {
+TEGROUP_IMPL_STATIC int tegroup_impl_soft_bound(double bound) {
     return bound >= TEGROUP_IMPL_SOFT_LEAST && bound <= TEGROUP_IMPL_SOFT_MOST;
 }
-static inline double tegroup_impl_soft_bound_near(double bound) {
+TEGROUP_IMPL_STATIC double tegroup_impl_soft_bound_near(double bound) {
     return bound > TEGROUP_IMPL_SOFT_MOST ? TEGROUP_IMPL_SOFT_MOST : TEGROUP_IMPL_SOFT_LEAST;
 }
 
 /* What both descriptors say of the function itself. */
-static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
-                                                                double alpha, double limit, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
+                                                                      double alpha, double limit,
+                                                                      tegroup_error *error) {
     const int soft = kind == TEGROUP_ACTIVATION_SITU_GLU, takes = tegroup_impl_clamps(kind) || soft;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
@@ -157,13 +163,13 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     return TEGROUP_OK;
 }
 
-static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
 /* A layer with an activation: its row sizes must lie where its data does. */
-static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
+                                                                       tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
                       "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
                       TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
@@ -186,7 +192,7 @@ typedef struct tegroup_impl_activation_names {
     const char *snapshot;
 } tegroup_impl_activation_names;
 
-static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
 #define TEGROUP_IMPL_OWN(name)                                                                                         \
     {                                                                                                                  \
         TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name,                                                     \
@@ -203,16 +209,16 @@ static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_n
     return &names;
 }
 
-static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
-                                                            const tegroup_impl_matrix_name *name, int writes) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
+                                                                  const tegroup_impl_matrix_name *name, int writes) {
     return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
 }
 
 /* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same
  * place. */
-static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
-                                                           const tegroup_impl_matrix_name *name,
-                                                           const tegroup_matrix *result, int32_t place) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
+                                                                 const tegroup_impl_matrix_name *name,
+                                                                 const tegroup_matrix *result, int32_t place) {
     tegroup_impl_buffer buffer = tegroup_impl_named_buffer(m, name, 0);
     buffer.twin = place;
     if (result->data != m->data || result->dtype != m->dtype
@@ -222,9 +228,9 @@ static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix 
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
-                                                           const tegroup_impl_activation_names *names,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
+                                                                 const tegroup_impl_activation_names *names,
+                                                                 tegroup_error *error) {
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -251,15 +257,15 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
 
 /* The threads that an activation's rows are worth: each is looked up among the groups, and an element of one that a
  * group owns costs some eight steps. */
-static inline int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
-                                                   int64_t width) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
+                                                         int64_t width) {
     const double groups = view->header ? view->header->groups : 0,
                  owned = view->header ? (double)view->header->rows_total : (double)rows;
     return tegroup_impl_team(tegroup_impl_threads(limit), groups * (double)rows + 8 * owned * (double)width);
 }
 
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
-                                                         struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
     const int64_t rows = tegroup_impl_matrix_rows(&desc->output);
     tegroup_snapshot_view view;
     int64_t row;
@@ -288,8 +294,8 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
 }
 
 /* The backward of a described activation; its gradients are left for the caller to fill in. */
-static inline void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
-                                                       tegroup_activation_backward_desc *backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
+                                                             tegroup_activation_backward_desc *backward) {
     memset(backward, 0, sizeof *backward);
     backward->struct_size = sizeof *backward;
     backward->space = forward->space;
@@ -304,9 +310,9 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
-                                                                    const tegroup_impl_activation_names *names,
-                                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                          const tegroup_impl_activation_names *names,
+                                                                          tegroup_error *error) {
     tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -340,8 +346,9 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     return tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                        struct CUstream_st *stream,
+                                                                        tegroup_error *error) {
     const int64_t rows = desc->grad_output.rows;
     tegroup_snapshot_view view;
     int64_t row;

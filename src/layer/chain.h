@@ -27,19 +27,19 @@
 #include "layer/chain_plan.h"
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
-static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
-                                                             const tegroup_impl_chain *chain, int32_t i,
-                                                             const tegroup_tensor *rows, int word,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
+                                                                   const tegroup_impl_chain *chain, int32_t i,
+                                                                   const tegroup_tensor *rows, int word,
+                                                                   tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);
 }
 
 /* What a caller's function is handed. */
-static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_desc *desc,
-                                                           const tegroup_impl_chain *chain, int32_t i, int backward,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_desc *desc,
+                                                                 const tegroup_impl_chain *chain, int32_t i,
+                                                                 int backward, tegroup_error *error) {
     const tegroup_tensor *x = &chain->values[i], *dx = &chain->grads[i];
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_memory(desc, chain, i, x, TEGROUP_IMPL_LINEAR_INPUT, error));
     if (!backward) return tegroup_impl_chain_check_memory(desc, chain, i, x + 1, TEGROUP_IMPL_LINEAR_OUT, error);
@@ -48,8 +48,8 @@ static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_d
 }
 
 /* What it returned; why not, in its own words or, where it left those out, in ours. */
-static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
-                                                          const tegroup_error *said, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
+                                                                const tegroup_error *said, tegroup_error *error) {
     if (status == TEGROUP_OK) return status;
     if (said->status != status)
         return tegroup_impl_fail(error, status, field, "returned this status, and no more", TEGROUP_OK, status);
@@ -58,7 +58,7 @@ static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status,
 }
 
 /* The plans of the MLP that begins at op i, and the workspace that each of its calls needs. */
-static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
     tegroup_impl_mlp_plans plans;
     plans.planned = &plan->mlps[i / 3];
     plans.fc1 = &plan->ops[i];
@@ -67,16 +67,18 @@ static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_
     return plans;
 }
 
-static inline size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans, tegroup_mlp_memory memory) {
+TEGROUP_IMPL_STATIC size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans,
+                                                        tegroup_mlp_memory memory) {
     tegroup_layout layout;
     (void)tegroup_impl_mlp_layout(plans, memory, &layout);
     return layout.total_bytes;
 }
 
 /* One op, or the MLP that begins there. run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                        const tegroup_impl_chain *chain, int32_t i, int run,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan,
+                                                              const tegroup_chain_desc *desc,
+                                                              const tegroup_impl_chain *chain, int32_t i, int run,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     tegroup_impl_chain_linear linear;
     tegroup_activation_desc activation;
@@ -110,9 +112,10 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
     }
 }
 
-static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                     const tegroup_impl_chain *chain, int32_t i, int run,
-                                                     struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan,
+                                                           const tegroup_chain_desc *desc,
+                                                           const tegroup_impl_chain *chain, int32_t i, int run,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_chain_linear linear;
@@ -157,9 +160,10 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
 }
 
 /* Every op is checked before the first runs. */
-static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                     int backward, tegroup_impl_chain *chain,
-                                                     struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan,
+                                                           const tegroup_chain_desc *desc, int backward,
+                                                           tegroup_impl_chain *chain, struct CUstream_st *stream,
+                                                           tegroup_error *error) {
     int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
     char *gradients = NULL;
     chain->at = -1;
@@ -189,8 +193,9 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                    int backward, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan,
+                                                          const tegroup_chain_desc *desc, int backward,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_chain_desc taken;
     tegroup_impl_chain chain;
     tegroup_status status;

@@ -12,6 +12,7 @@
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
 #include "core/tensor.h"
@@ -30,8 +31,8 @@ typedef struct tegroup_impl_chain_linear {
     tegroup_impl_layer layer;
 } tegroup_impl_chain_linear;
 
-static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                int32_t i, tegroup_impl_chain_linear *linear) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                      int32_t i, tegroup_impl_chain_linear *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
     tegroup_impl_layer *layer = &linear->layer;
@@ -62,8 +63,8 @@ static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, 
     layer->accumulate = desc->accumulate;
 }
 
-static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                          tegroup_mlp_desc *mlp) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                int32_t i, tegroup_mlp_desc *mlp) {
     const tegroup_chain_op *op = &desc->ops[i + 1];
     const tegroup_chain_argument *given = &chain->arguments[i + 1];
     const int backward = tegroup_impl_chain_backward(desc);
@@ -101,8 +102,8 @@ static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const 
 }
 
 /* x + bias is a product without terms: k is 0, C is x, and beta 1. So is the sum of dY that is the bias's gradient. */
-static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                           tegroup_op op, tegroup_gemm_desc *gemm) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, tegroup_op op, tegroup_gemm_desc *gemm) {
     static const float one = 1;
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     tegroup_tensor x = tegroup_impl_chain_rows(chain, i, &chain->values[i]), none = x;
@@ -142,7 +143,7 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
 }
 
 /* The operands of these products, in a linear's words. */
-static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
+TEGROUP_IMPL_STATIC tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     const int wgrad = op == TEGROUP_OP_WGRAD;
     const tegroup_impl_name *bias =
@@ -157,10 +158,10 @@ static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
     return names;
 }
 
-static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
-                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
-                                                          const tegroup_target *target, tegroup_linear_plan *plan,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
+                                                                const tegroup_impl_chain *chain, int32_t i,
+                                                                tegroup_op op, const tegroup_target *target,
+                                                                tegroup_linear_plan *plan, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
     tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
     tegroup_gemm_desc gemm;
@@ -170,10 +171,10 @@ static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_de
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
-                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
-                                                          const tegroup_linear_plan *plan, int run,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
+                                                                const tegroup_impl_chain *chain, int32_t i,
+                                                                tegroup_op op, const tegroup_linear_plan *plan, int run,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
     const tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
     tegroup_gemm_desc gemm;
@@ -183,9 +184,9 @@ static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_de
     return run ? tegroup_impl_gemm_run(one, &gemm, stream, error) : TEGROUP_OK;
 }
 
-static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                 int32_t i, tegroup_activation_desc *forward,
-                                                 tegroup_activation_backward_desc *backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                       int32_t i, tegroup_activation_desc *forward,
+                                                       tegroup_activation_backward_desc *backward) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
     memset(forward, 0, sizeof *forward);

@@ -22,14 +22,14 @@
 #include "layer/chain_ops.h"
 
 /* Tell the caller which op a failure is about. */
-static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
-                                                        int32_t at) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
+                                                              int32_t at) {
     if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
 }
 
-static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
-                                                              const tegroup_impl_chain *chain) {
+TEGROUP_IMPL_STATIC tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
+                                                                    const tegroup_impl_chain *chain) {
     tegroup_chain_planned record;
     int32_t i;
     memset(&record, 0, sizeof record);
@@ -60,9 +60,9 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
 
 /* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between
  * them. */
-static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
-                                                              const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                              tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
+                                                                    const tegroup_chain_desc *desc,
+                                                                    tegroup_impl_chain *chain, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == now.member, ERROR_PLAN, field, "must be as planned", planned->member,         \
                       now.member)
@@ -107,15 +107,15 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
 }
 
 /* Ops that run as one from op i on. */
-static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
     return chain->fused >> i & 1u ? 3 : 1;
 }
 
 /* A LINEAR's rules and the plans of its products. */
-static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
-                                                            const tegroup_impl_chain *chain, int32_t i,
-                                                            const tegroup_target *target, tegroup_linear_plan *plan,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
+                                                                  const tegroup_impl_chain *chain, int32_t i,
+                                                                  const tegroup_target *target,
+                                                                  tegroup_linear_plan *plan, tegroup_error *error) {
     tegroup_impl_chain_linear linear;
     const tegroup_impl_layer *layer = &linear.layer;
     int product;
@@ -136,9 +136,10 @@ static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_
 }
 
 /* Op i, or the MLP that begins there. bytes: the workspace that it needs. */
-static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                     int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
-                                                     size_t *bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc,
+                                                           const tegroup_impl_chain *chain, int32_t i,
+                                                           const tegroup_target *target, tegroup_chain_plan *plan,
+                                                           size_t *bytes, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     *bytes = 0;
     if (chain->fused >> i & 1u) {
@@ -166,8 +167,8 @@ static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *d
 }
 
 /* What each byte of a plan's memory is for. */
-static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
-                                             tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                                   tegroup_layout *layout) {
     const tegroup_chain_planned *planned = &plan->planned;
     int64_t most = 0;
     int32_t i;
@@ -186,9 +187,9 @@ static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, teg
         tegroup_impl_layout_add(layout, "gradients between ops, by turns", most);
 }
 
-static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
-                                                     tegroup_chain_plan *plan, tegroup_impl_chain *chain,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                           tegroup_chain_plan *plan, tegroup_impl_chain *chain,
+                                                           tegroup_error *error) {
     tegroup_chain_plan made;
     tegroup_target taken;
     tegroup_layout saved, workspace;
@@ -230,7 +231,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_CHAIN_PLAN_MAGIC, "must be what tegroup_chain_plan_make wrote");
     return TEGROUP_OK;
 }
@@ -247,8 +248,8 @@ TEGROUP_API tegroup_status tegroup_chain_layout(const tegroup_chain_plan *plan, 
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                      tegroup_chain_verdict *verdicts, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            tegroup_chain_verdict *verdicts, tegroup_error *error) {
     int32_t i, j, count;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);

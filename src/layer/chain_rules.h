@@ -11,6 +11,7 @@
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -42,15 +43,15 @@ typedef struct tegroup_impl_chain {
 
 #define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
 
-static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
     return TEGROUP_IMPL_THERE(desc->grad_output);
 }
 
 /* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous
  * buffer. */
-static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
-                                                           int64_t cols, const char *const *paths,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc,
+                                                                 const tegroup_tensor *t, int64_t cols,
+                                                                 const char *const *paths, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
                          TEGROUP_IMPL_FLOATS, 0);
@@ -79,8 +80,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 }
 
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
-static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
                          "must be set with data", TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
@@ -88,13 +89,13 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
 }
 
 /* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
-static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
     const void *given = chain->arguments[i].snapshot;
     return given ? given : chain->values[0].shape.snapshot;
 }
 
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                           const tegroup_tensor *rows) {
     tegroup_tensor t = *rows;
     if (!TEGROUP_IMPL_THERE(t)) return t;
     t.shape = chain->values[0].shape;
@@ -104,9 +105,9 @@ static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *c
 }
 
 /* An op by itself, and which arguments it takes. */
-static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
-                                                         const tegroup_impl_chain *chain, int32_t i,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
+                                                               const tegroup_impl_chain *chain, int32_t i,
+                                                               tegroup_error *error) {
     static const char *const grad_row_scale[] = TEGROUP_IMPL_PATHS("arguments.grad_row_scale");
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
@@ -187,7 +188,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 
-static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
     if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
@@ -195,8 +196,8 @@ static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_
 }
 
 /* NULL, or why the activation at i + 1 and its neighbours are no grouped MLP: what the MLP cannot give. */
-static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                   int32_t i) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc,
+                                                         const tegroup_impl_chain *chain, int32_t i) {
     const tegroup_chain_argument *first, *middle, *last;
     if (desc->unfused) return "the fusion pass is turned off";
     if (i < 0 || i + 2 >= desc->op_count || desc->ops[i].kind != TEGROUP_CHAIN_LINEAR
@@ -220,9 +221,9 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
 }
 
 /* ... and what their addresses say. A plan may be made without them: NULL is then the same as any. */
-static inline int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
 
-static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
     const tegroup_chain_argument *middle = &chain->arguments[i + 1], *last = middle + 1;
     const void *snapshots[3];
     int32_t j;
@@ -237,8 +238,8 @@ static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *ch
 }
 
 /* At a call there are addresses, and what the plan fused must be given one routing and one row_scale. */
-static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc,
+                                                                  tegroup_impl_chain *chain, tegroup_error *error) {
     int32_t i, j;
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_chain_argument *given = &chain->arguments[i];
@@ -259,7 +260,7 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
 }
 
 /* The descriptor's own numbers, and its input. */
-static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
     static const char *const input[] = TEGROUP_IMPL_PATHS("input");
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -287,8 +288,8 @@ static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_d
 }
 
 /* Each op gets its argument. */
-static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
-                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
+                                                                     tegroup_impl_chain *chain, tegroup_error *error) {
     int32_t i;
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
@@ -305,8 +306,8 @@ static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_cha
 }
 
 /* What each op gives: in its argument, or in `saved`. */
-static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
-                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
+                                                                     tegroup_impl_chain *chain, tegroup_error *error) {
     static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out");
     tegroup_layout saved;
     int32_t i;
@@ -345,8 +346,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
 }
 
 /* Which ops run as a grouped MLP. planned: what a call's plan fused; NULL = to be found out. */
-static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                           tegroup_impl_chain *chain) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                 tegroup_impl_chain *chain) {
     int32_t i;
     for (i = 0; i < desc->op_count; i++) {
         if (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION) continue;
@@ -361,13 +362,13 @@ static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const
 #define TEGROUP_IMPL_CHAIN_TURNS 3
 
 /* Bytes of contiguous rows; INT64_MAX: too many. */
-static inline int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
     return tegroup_impl_mul(tegroup_impl_mul(rows, cols), tegroup_impl_bits(dtype) / 8);
 }
 
 /* The gradient of what each op was given: in its argument, or in one of the buffers that begin at `gradients`. */
-static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
-                                                              tegroup_impl_chain *chain, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
+                                                                    tegroup_impl_chain *chain, tegroup_error *error) {
     static const char *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"), *const grad_output[] =
                                                                                             TEGROUP_IMPL_PATHS(
                                                                                                 "grad_output");
@@ -409,9 +410,9 @@ static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chai
 
 /* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients:
  * where those between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                                        char *gradients, tegroup_impl_chain *chain,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                              char *gradients, tegroup_impl_chain *chain,
+                                                              tegroup_error *error) {
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_desc(desc, error));
@@ -433,14 +434,15 @@ typedef struct tegroup_impl_chain_buffers {
     int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
-static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer,
+                                                int32_t at) {
     buffers->at[buffers->count] = at;
     buffers->all[buffers->count++] = buffer;
 }
 
 /* A tensor that errors call `field`, and other buffers' errors "another buffer of the chain". */
-static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
-                                                 const char *field, int32_t at, int writes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
+                                                       const char *field, int32_t at, int writes) {
     tegroup_impl_buffer buffer =
         tegroup_impl_tensor_buffer(t, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), writes);
     buffer.field = field;
@@ -449,8 +451,8 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
 }
 
 /* Weights that an op reads in this direction: of quantised ones the copy that its product reads. */
-static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
-                                                 const tegroup_mlp_weights *weights, int32_t at, int backward) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
+                                                       const tegroup_mlp_weights *weights, int32_t at, int backward) {
     tegroup_impl_buffer added[3];
     tegroup_gemm_desc gemm;
     int32_t count, i;
@@ -467,8 +469,8 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
 }
 
 /* Does op i put its results where it reads them from? */
-static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                              int32_t i, int backward) {
+TEGROUP_IMPL_STATIC int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                    int32_t i, int backward) {
     const tegroup_tensor *from = backward ? &chain->grads[i + 1] : &chain->values[i],
                          *to = backward ? &chain->grads[i] : &chain->values[i + 1];
     return to->data == from->data && tegroup_impl_extent(to) > 0 && tegroup_impl_extent(from) > 0
@@ -477,9 +479,9 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
 
 /* It may where each element comes from the one that lies there and, forward, its backward does not read that one
  * again. */
-static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
-                                                               const tegroup_impl_chain *chain, int32_t i, int backward,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
+                                                                     const tegroup_impl_chain *chain, int32_t i,
+                                                                     int backward, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_dtype from = backward ? chain->grads[i + 1].dtype : chain->values[i].dtype,
                         to = backward ? chain->grads[i].dtype : chain->values[i + 1].dtype;
@@ -502,8 +504,8 @@ static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_cha
 }
 
 /* Where op i puts its results: a buffer of its own, or the one that it reads, which is then written. */
-static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                  int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                        int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
     const tegroup_chain_argument *given = &chain->arguments[i];
     if (backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS) return; /* it hands the gradient on */
     if (!TEGROUP_IMPL_THERE(*(backward ? &given->grad_input : &given->out))) buffers->next = -1;
@@ -517,8 +519,8 @@ static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc
 }
 
 /* What op i touches in this direction. */
-static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
-                                                 int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                       int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_mlp_weights *weights = &op->weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
@@ -550,9 +552,10 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those
  * of other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the
  * workspace or an argument. */
-static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
-                                                            size_t workspace_bytes, int backward,
-                                                            tegroup_check_level level, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc,
+                                                                  tegroup_impl_chain *chain, size_t workspace_bytes,
+                                                                  int backward, tegroup_check_level level,
+                                                                  tegroup_error *error) {
     tegroup_impl_chain_buffers buffers;
     tegroup_status status;
     int32_t i, about = 0;

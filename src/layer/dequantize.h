@@ -21,17 +21,17 @@
 #include "layer/quantize.h"
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* The NaN that a GPU's arithmetic gives. */
-static inline double tegroup_impl_gpu_nan(void) {
+TEGROUP_IMPL_STATIC double tegroup_impl_gpu_nan(void) {
     return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bits(0x7fffffffu));
 }
 
 /* The value of each code of a type: 16 of them, or 256. */
-static inline void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *value) {
+TEGROUP_IMPL_STATIC void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *value) {
     uint32_t code;
     for (code = 0; code < 1u << tegroup_impl_bits(dtype); code++) {
         const float x = tegroup_impl_f32_of_code(dtype, code);
@@ -41,8 +41,8 @@ static inline void tegroup_impl_values_of_codes(tegroup_dtype dtype, double *val
 
 /* x[j] = the value of code at + j * step, times factor: exactly, as no three of these factors have more bits than a
  * double. */
-static inline void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
-                                                 int64_t n, const double *value, double factor, double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
+                                                       int64_t n, const double *value, double factor, double *x) {
     const uint8_t *bytes = (const uint8_t *)data;
     int64_t j;
     if (tegroup_impl_bits(dtype) == 8)
@@ -52,16 +52,16 @@ static inline void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void
 }
 
 /* Is a number neither 0 nor infinite nor NaN? (By its bits: a compiler may have been told that there are none.) */
-static inline int tegroup_impl_ordinary(double x) {
+TEGROUP_IMPL_STATIC int tegroup_impl_ordinary(double x) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(tegroup_impl_f32_odd_of_f64(x)) & 0x7fffffffu;
     return magnitude > 0 && magnitude < 0x7f800000u;
 }
 
 /* n neighbours along a line of a copy, a row of the rowwise one, a column of the other, from `first` on. A scale is
  * looked up once for all of them that share it. */
-static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass, const tegroup_impl_copy *copy,
-                                                float global, const double *value, int64_t line, int64_t first,
-                                                int64_t n, double *x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_copy *copy, float global, const double *value,
+                                                      int64_t line, int64_t first, int64_t n, double *x) {
     const tegroup_dtype scale_dtype = tegroup_impl_one_scale(pass->t, pass->facts);
     const int columnwise = copy->grid.columnwise;
     int64_t done, run, j;
@@ -81,8 +81,9 @@ static inline void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass
 }
 
 /* Work: the rows of a tile, and all columns. Columns are dequantised DEEP rows at a time. */
-static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
-                                                const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_quantize_group *group, int64_t row,
+                                                      int64_t col) {
     enum { DEEP = 32 };
     const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[desc->columnwise];

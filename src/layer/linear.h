@@ -16,7 +16,7 @@
 #include "core/tensor_checks.h"
 #include "layer/linear_rules.h"
 
-static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
     static const tegroup_impl_name names[] = {TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
 #undef TEGROUP_IMPL_ROW
@@ -24,7 +24,7 @@ static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
 }
 
 /* The caller's descriptor as a layer. */
-static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, tegroup_impl_layer *layer) {
     int tensor;
     memset(layer, 0, sizeof *layer);
 #define TEGROUP_IMPL_POINT(name, member) layer->tensor[TEGROUP_IMPL_LINEAR_##name] = &desc->member;
@@ -48,8 +48,9 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
 
 /* Which tensors are there, and for which others. */
-static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc,
-                                                             const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc,
+                                                                   const tegroup_impl_layer *layer,
+                                                                   tegroup_error *error) {
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (!tegroup_impl_layer_has(layer, tensor))
@@ -88,8 +89,8 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
 }
 
 /* The layer's own rules. */
-static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, layer);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
@@ -138,8 +139,9 @@ typedef struct tegroup_impl_linear_call {
 } tegroup_impl_linear_call;
 
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
-static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
-                                                       const tegroup_linear_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call,
+                                                             const tegroup_linear_plan *plan,
+                                                             const tegroup_linear_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_LINEAR_PLAN_MAGIC, "must be what tegroup_linear_plan_make wrote");
     TEGROUP_IMPL_TAKE(desc, call->taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));

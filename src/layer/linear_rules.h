@@ -10,6 +10,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "layer/linear_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -45,7 +46,7 @@ typedef enum tegroup_impl_linear_tensor {
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
-static inline int tegroup_impl_linear_role(int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_linear_role(int product, int operand) {
 #define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
@@ -77,27 +78,27 @@ typedef struct tegroup_impl_layer {
     const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
-static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
 }
 
 /* Columns of Y and of X. */
-static inline int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
     return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.cols : weight->shape.rows;
 }
-static inline int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
     return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.rows : weight->shape.cols;
 }
 
 /* The op that computes a product. Of transposed weights, forward multiplies as a DGRAD does, and dgrad as a FORWARD. */
-static inline tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
+TEGROUP_IMPL_STATIC tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
     if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) return TEGROUP_OP_FORWARD;
     if (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN || product == TEGROUP_OP_WGRAD) return (tegroup_op)product;
     return product == TEGROUP_OP_FORWARD ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
 }
 
 /* Which tensor is an operand of a product. The gradient of transposed weights is X^T dY. */
-static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
     const int swaps = layer->weight_layout == TEGROUP_WEIGHT_IN_OUT && product == TEGROUP_OP_WGRAD;
     if (swaps && operand == TEGROUP_IMPL_A) return TEGROUP_IMPL_LINEAR_INPUT;
     if (swaps && operand == TEGROUP_IMPL_B) return TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
@@ -105,10 +106,12 @@ static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int p
 }
 
 /* The tensor whose presence asks for a product. */
-static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_output(int product) {
+    return tegroup_impl_linear_role(product, TEGROUP_IMPL_D);
+}
 
 /* Does a product multiply the operand's values as they were, which its columnwise copy holds? */
-static inline int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_reads_values(const tegroup_impl_layer *layer, int product, int operand) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     return operand <= TEGROUP_IMPL_B && tegroup_impl_layer_has(layer, tensor)
            && layer->tensor[tensor]->scaling != TEGROUP_SCALING_NONE
@@ -122,8 +125,8 @@ typedef struct tegroup_impl_layer_names {
     tegroup_impl_name values[2]; /* of A and B, where they are values of a columnwise copy */
 } tegroup_impl_layer_names;
 
-static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
-                                               tegroup_impl_layer_names *made) {
+TEGROUP_IMPL_STATIC void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, int product,
+                                                     tegroup_impl_layer_names *made) {
     int operand;
     made->names = *tegroup_impl_gemm_names();
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
@@ -143,12 +146,12 @@ static inline void tegroup_impl_layer_names_of(const tegroup_impl_layer *layer, 
     made->names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
 }
 
-static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
     return layer->halves && (tensor == TEGROUP_IMPL_LINEAR_OUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT);
 }
 
 /* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
-static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, int32_t alignment) {
     const int64_t bytes = tegroup_impl_mul(rows->shape.cols, tegroup_impl_bits(rows->dtype)) / 8,
                   most = alignment > 0 ? alignment : 16;
     int64_t each = 1;
@@ -158,7 +161,7 @@ static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *rows, in
 }
 
 /* Where the rows of a product's operand are. */
-static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
+TEGROUP_IMPL_STATIC tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
     static const tegroup_gather in_order = {NULL, 0, 0};
     const tegroup_gather *gather = tensor == TEGROUP_IMPL_LINEAR_INPUT         ? layer->gather_input
                                    : tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT ? layer->gather_grad_output
@@ -167,7 +170,8 @@ static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer 
 }
 
 /* A product as tegroup_gemm takes it. */
-static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
+TEGROUP_IMPL_STATIC void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product,
+                                                    tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
     int operand, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
     memset(gemm, 0, sizeof *gemm);
@@ -202,27 +206,27 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
 }
 
 /* The tensors whose rows are those of the routing. */
-static inline int tegroup_impl_layer_has_rows(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_has_rows(int tensor) {
     return tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_OUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE;
 }
 
 /* The tensor that the others have their rows from. */
-static inline int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
     return tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_INPUT) ? TEGROUP_IMPL_LINEAR_INPUT
                                                                     : TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
 /* The tensors that products multiply, which may be quantised. */
-static inline int tegroup_impl_layer_operand(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_layer_operand(int tensor) {
     return tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_INPUT
            || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
 /* What a layer asks of a tensor's memory: one snapshot for the routing, and outputs without gaps. */
-static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[tensor];
     const tegroup_tensor *t = layer->tensor[tensor];
     const tegroup_shape *shape = &t->shape;
@@ -248,8 +252,8 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
 }
 
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
-static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_layer *layer, int tensor,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_layer *layer, int tensor,
+                                                                   tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[tensor], *weight_name = layer->name[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_tensor *t = layer->tensor[tensor], *weight = layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_shape *shape = &t->shape;
@@ -296,7 +300,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
 }
 
 /* The rules between the layer's tensors. The rules of a product are checked with the product. */
-static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
     TEGROUP_IMPL_RULE_ENUM(layer->weight_layout, TEGROUP_WEIGHT_IN_OUT, layer->weight_layout_name,
                            "must be a tegroup_weight_layout");
@@ -307,7 +311,8 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 }
 
 /* The product that gives grad_row_scale has dY and the bias for operands. */
-static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer,
+                                                                      tegroup_error *error) {
     const tegroup_impl_name *name = layer->name[TEGROUP_IMPL_LINEAR_BIAS];
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
@@ -322,7 +327,7 @@ static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_im
     return TEGROUP_OK;
 }
 
-static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
@@ -332,9 +337,9 @@ static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_
 }
 
 /* Plan one product into a plan that is being made. adds: the result is added to what is there already. */
-static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
-                                                     const tegroup_target *target, tegroup_linear_plan *plan,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
+                                                           const tegroup_target *target, tegroup_linear_plan *plan,
+                                                           tegroup_error *error) {
     tegroup_impl_layer_names made;
     tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
     tegroup_gemm_desc gemm;
@@ -350,8 +355,9 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 }
 
 /* A tensor whose values a call multiplies in place of its codes, as planned: the product does not see what it is of. */
-static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product, int operand,
-                                                             const tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_layer *layer, int product,
+                                                                   int operand, const tegroup_plan *plan,
+                                                                   tegroup_error *error) {
     const int tensor = tegroup_impl_layer_role(layer, product, operand);
     const tegroup_tensor *t = layer->tensor[tensor];
     const tegroup_impl_name *name = layer->name[tensor];
@@ -371,9 +377,10 @@ static inline tegroup_status tegroup_impl_layer_check_values(const tegroup_impl_
 
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
  * that. */
-static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
-                                                              int apart, const tegroup_linear_plan *plan,
-                                                              tegroup_gemm_desc *gemm, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product,
+                                                                    int adds, int apart,
+                                                                    const tegroup_linear_plan *plan,
+                                                                    tegroup_gemm_desc *gemm, tegroup_error *error) {
     tegroup_impl_layer_names made;
     const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
@@ -400,18 +407,18 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
-static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
-                                                     tegroup_op op, int run, struct CUstream_st *stream,
-                                                     tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer,
+                                                           const tegroup_linear_plan *plan, tegroup_op op, int run,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, plan, &gemm, error));
     return run ? tegroup_impl_gemm_run(tegroup_impl_linear_made(plan, (int)op), &gemm, stream, error) : TEGROUP_OK;
 }
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
-static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
-                                                                  const tegroup_gemm_desc *dgrad,
-                                                                  size_t workspace_bytes, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
+                                                                        const tegroup_gemm_desc *dgrad,
+                                                                        size_t workspace_bytes, tegroup_error *error) {
     static const int tensors[] = {TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, TEGROUP_IMPL_LINEAR_DGRAD_OUT,
                                   TEGROUP_IMPL_LINEAR_BIAS};
     tegroup_impl_buffer buffers[7];
@@ -425,8 +432,9 @@ static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_
 }
 
 /* Two products when row_scale has a gradient; both are checked before the first runs. */
-static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
-                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *layer,
+                                                            const tegroup_linear_plan *plan, int run,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE,
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;

@@ -32,12 +32,12 @@
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                              const float *sums, struct CUstream_st *stream,
+                                                              tegroup_error *error);
 #endif
 
-static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
     tegroup_matrix m;
     m.data = (void *)(uintptr_t)desc->row_scale;
     m.rows = desc->input.shape.rows;
@@ -48,10 +48,10 @@ static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *
 }
 
 /* activated = row_scale * f(preactivation), from and to where the products have them. */
-static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
-                                                        const tegroup_tensor *preactivation,
-                                                        const tegroup_tensor *activated,
-                                                        tegroup_activation_desc *activation) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
+                                                              const tegroup_tensor *preactivation,
+                                                              const tegroup_tensor *activated,
+                                                              tegroup_activation_desc *activation) {
     memset(activation, 0, sizeof *activation);
     activation->struct_size = sizeof *activation;
     activation->space = desc->space;
@@ -66,18 +66,19 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->threads = desc->options.threads;
 }
 
-static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
-                                                         const tegroup_tensor *preactivation,
-                                                         const tegroup_tensor *activated,
-                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                               const tegroup_tensor *preactivation,
+                                                               const tegroup_tensor *activated,
+                                                               tegroup_activation_desc *activation,
+                                                               tegroup_error *error) {
     tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
     return tegroup_impl_activation_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
-static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
-                                                                  const tegroup_tensor *grad_activated,
-                                                                  tegroup_activation_backward_desc *activation,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
+                                                                        const tegroup_tensor *grad_activated,
+                                                                        tegroup_activation_backward_desc *activation,
+                                                                        tegroup_error *error) {
     tegroup_activation_desc forward;
     tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
     tegroup_impl_activation_backward_of(&forward, activation);
@@ -95,11 +96,11 @@ typedef struct tegroup_impl_mlp_step {
 
 /* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
  * preactivation or, with grad_activated, from its gradient. */
-static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
-                                                       const tegroup_tensor *preactivation,
-                                                       const tegroup_tensor *grad_activated,
-                                                       const tegroup_tensor *output, tegroup_impl_mlp_step *step,
-                                                       tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
+                                                             const tegroup_tensor *preactivation,
+                                                             const tegroup_tensor *grad_activated,
+                                                             const tegroup_tensor *output, tegroup_impl_mlp_step *step,
+                                                             tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int copies = tegroup_impl_mlp_copies(call->plans, tensor, output);
@@ -135,8 +136,8 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
 }
 
 /* Whether a call runs its first product fused, as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit,
+                                                                int *fused, tegroup_error *error) {
     const tegroup_backend backend = call->products[0].plan->backend;
     *fused = (call->plans->planned->fused & bit) != 0;
     TEGROUP_IMPL_RULE(call->desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN,
@@ -148,8 +149,8 @@ static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp
 }
 
 /* What an epilogue has to do with and no product checks. */
-static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
-                                                             tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
+                                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE(
         tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
         "must be 16-byte aligned for an epilogue; a plan made with options.data_alignment_bytes 2 takes any", 16,
@@ -157,14 +158,14 @@ static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matri
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
-                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
     return tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error);
 }
 
-static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
-                                                        const tegroup_impl_epilogue *epilogue,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
+                                                              const tegroup_impl_epilogue *epilogue,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
@@ -178,9 +179,9 @@ static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_p
 
 /* The calls; run 0: only what they check. */
 
-static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                      const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                            const tegroup_mlp_desc *desc, int run,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
     const tegroup_tensor *preactivation =
@@ -230,7 +231,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
 }
 
 /* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
-static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
     const tegroup_mlp_desc *desc = call->desc;
     tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD,
                               TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT)
@@ -247,7 +248,7 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
 }
 
 /* Is activated computed again? A quantised one is not where no product reads it and no copy has a place. */
-static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *call) {
     const tegroup_tensor *t = &call->desc->activated;
     return call->desc->recompute
            && (t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_has_copy(t, TEGROUP_IMPL_ROWWISE)
@@ -257,9 +258,10 @@ static inline int tegroup_impl_mlp_activates_again(const tegroup_impl_mlp_call *
 
 /* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
  * step, what is not is in the epilogue, which may run by itself. */
-static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
-                                                          tegroup_impl_mlp_step *again, tegroup_impl_mlp_step *gradient,
-                                                          tegroup_impl_epilogue *epilogue, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
+                                                                tegroup_impl_mlp_step *again,
+                                                                tegroup_impl_mlp_step *gradient,
+                                                                tegroup_impl_epilogue *epilogue, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
     again->quantises = 0;
@@ -286,9 +288,9 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
-static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                          const tegroup_mlp_desc *desc, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_mlp_step again, gradient;
     tegroup_impl_epilogue epilogue;
@@ -325,9 +327,9 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
-                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                          const tegroup_mlp_desc *desc, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_mlp_call call;
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_WGRAD, error));
@@ -351,8 +353,9 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 }
 #undef TEGROUP_IMPL_BIT
 
-static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                     tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                           tegroup_op op, struct CUstream_st *stream,
+                                                           tegroup_error *error) {
     tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));

@@ -9,6 +9,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "layer/mlp_types.h"
+#include "base/linkage.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
@@ -43,8 +44,8 @@ typedef struct tegroup_impl_mlp_call {
     tegroup_impl_mlp_layers layers;
 } tegroup_impl_mlp_call;
 
-static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
-                                             uint32_t reads, uint32_t writes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
+                                                   uint32_t reads, uint32_t writes) {
     call->products[call->count].layer = layer;
     call->products[call->count].product = product;
     call->products[call->count++].plan = tegroup_impl_mlp_made(call->plans, layer, product);
@@ -53,9 +54,10 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
 }
 
 /* How a tensor is quantised must be as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
-                                                           const tegroup_scale_rule *rule, int tensor,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned,
+                                                                 const tegroup_tensor *t,
+                                                                 const tegroup_scale_rule *rule, int tensor,
+                                                                 tegroup_error *error) {
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const tegroup_impl_name *name = &names->output;
     const tegroup_mlp_format format = tegroup_impl_mlp_format(t, rule);
@@ -73,7 +75,8 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
 }
 
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */
-static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call,
+                                                                  tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_mlp_planned *planned = call->plans->planned;
     int i;
@@ -101,7 +104,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
 }
 
 /* A call may have more rows than planned where none of them lie in the workspace. */
-static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call,
+                                                                  tegroup_error *error) {
     const tegroup_impl_mlp_layers *layers = &call->layers;
     const int op = call->products[0].product,
               scratch = op == TEGROUP_OP_DGRAD
@@ -115,7 +119,8 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
 }
 
 /* The buffers of a quantised tensor that the MLP writes: its copies, and what is one number a group. */
-static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor, tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor,
+                                                     tegroup_impl_buffer *buffers) {
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const tegroup_impl_name *name = &names->output;
     float *const numbers[] = {t->amax, t->columnwise_amax, t->global_scale_inv, t->scale};
@@ -133,8 +138,8 @@ static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tens
 }
 
 /* What its products read of quantised tensors: those that are in the set. */
-static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
-                                            tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
+                                                  tegroup_impl_buffer *buffers) {
     int32_t count = 0, i, operand;
     for (i = 0; i < call->count; i++)
         for (operand = TEGROUP_IMPL_A; operand <= TEGROUP_IMPL_B; operand++) {
@@ -152,8 +157,8 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
 
 /* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
  * once. */
-static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call,
+                                                                size_t workspace_bytes, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
     const tegroup_tensor input = tegroup_impl_stored(&desc->input, &desc->gather_input),
@@ -203,8 +208,8 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
 
 /* The rules of a tensor that an activation reads or writes: what is between the products, and grad_row_scale. It need
  * not be an operand of any product in this call, and then no product checks it. */
-static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
-                                                                 tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_impl_mlp_call *call, int tensor,
+                                                                       tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(call->desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET || tensor < TEGROUP_IMPL_MLP_GRAD_ROW_SCALE) return TEGROUP_OK;
@@ -218,8 +223,8 @@ static inline tegroup_status tegroup_impl_mlp_check_unmultiplied(const tegroup_i
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
-static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                               tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t touched = call->reads | call->writes;
     int i;
@@ -245,8 +250,10 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
-static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
-                                                    const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
+                                                          const tegroup_impl_mlp_plans *plans,
+                                                          const tegroup_mlp_desc *desc, tegroup_op op,
+                                                          tegroup_error *error) {
     const tegroup_dtype up = plans->planned->dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
     int layer, product;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));

@@ -37,7 +37,7 @@ typedef struct tegroup_impl_mlp_plans {
     const tegroup_linear_plan *fc1, *fc2, *fc1_up; /* fc1_up: NULL in a chain, whose gates and ups are one weight */
 } tegroup_impl_mlp_plans;
 
-static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
     tegroup_impl_mlp_plans plans;
     plans.planned = &plan->planned;
     plans.fc1 = &plan->fc1;
@@ -46,24 +46,24 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     return plans;
 }
 
-static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
-                                                                 tegroup_mlp_layer layer) {
+TEGROUP_IMPL_STATIC const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
+                                                                       tegroup_mlp_layer layer) {
     return layer == TEGROUP_MLP_FC1 ? plans->fc1 : layer == TEGROUP_MLP_FC2 ? plans->fc2 : plans->fc1_up;
 }
 
-static inline tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
+TEGROUP_IMPL_STATIC tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
     return plans->fc1_up ? TEGROUP_MLP_FC1_UP : TEGROUP_MLP_FC2;
 }
 
-static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
-                                                        int product) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans,
+                                                              tegroup_mlp_layer layer, int product) {
     return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. up: the ups'
  * product, where they are apart; else NULL. What a plan for another machine could do is not for this build to say. */
-static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                         const tegroup_plan *up, tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
     tegroup_dtype out, input;
     int64_t cols;
@@ -105,9 +105,10 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * and are the slower ones where groups have fewer rows; forward also where the product would have tiles that fit its
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
-static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
-                                                   tegroup_fused_kernel *kernel, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                         const tegroup_plan *up, tegroup_op op, uint32_t bit,
+                                                         uint32_t *fused, tegroup_fused_kernel *kernel,
+                                                         tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
@@ -130,7 +131,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
 }
 
 /* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
-static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
+TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
     const tegroup_plan *most = NULL;
     int layer, product;
     for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
@@ -148,8 +149,8 @@ typedef struct tegroup_impl_mlp_items {
 } tegroup_impl_mlp_items;
 
 /* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
-static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
-                                              const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
+                                                    const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
     int i;
     for (i = 0; i < 4; i++) {
         items[i] = layout->count;
@@ -161,8 +162,8 @@ static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char
 
 /* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
  * part. */
-static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
-                                                             tegroup_mlp_memory memory, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
+                                                                   tegroup_mlp_memory memory, tegroup_layout *layout) {
     static const char *const activated[] = {"activated", "activated.scale_inv", "activated.columnwise_data",
                                             "activated.columnwise_scale_inv"};
     static const char *const gradient[] = {"grad_preactivation", "grad_preactivation.scale_inv",
@@ -200,7 +201,8 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
 }
 
 /* How a tensor is quantised, as a plan remembers it. */
-static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+TEGROUP_IMPL_STATIC tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t,
+                                                               const tegroup_scale_rule *rule) {
     tegroup_mlp_format format;
     memset(&format, 0, sizeof format);
     if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) return format;
@@ -213,8 +215,8 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
 }
 
 /* What a plan remembers of a descriptor. */
-static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
-                                                          const tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
+                                                                const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
               has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
@@ -238,7 +240,8 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
 }
 
 /* Which copies of a tensor that the MLP quantises products of these plans read: a set of tegroup_copies. */
-static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor,
+                                                const tegroup_tensor *t) {
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
     const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
     const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
@@ -251,8 +254,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
 
 /* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, if it does.
  * The other is used up by the call that writes it. */
-static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
-                                               int64_t bytes[4]) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor,
+                                                     const tegroup_tensor *t, int64_t bytes[4]) {
     tegroup_tensor unplaced = *t;
     int copies, copy;
     if (t->dtype == TEGROUP_DTYPE_UNSET) return;
@@ -271,8 +274,8 @@ static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *pla
 }
 
 /* Bytes of the tensors between the layers, of a plan whose products are made. */
-static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
-                                          const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                                const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
     const tegroup_tensor *t = &layers->activated;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int dgrad = plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC,
@@ -292,8 +295,9 @@ static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const te
 }
 
 /* The sizes of a plan that is otherwise made. */
-static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
-                                                    tegroup_mlp_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc,
+                                                          const tegroup_impl_mlp_layers *layers, tegroup_mlp_plan *plan,
+                                                          tegroup_error *error) {
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
                              &plan->saved_by_dgrad_bytes};
@@ -344,7 +348,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MLP_PLAN_MAGIC, "must be what tegroup_mlp_plan_make wrote");
     return TEGROUP_OK;
 }
@@ -364,8 +368,8 @@ TEGROUP_API tegroup_status tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegr
 }
 
 /* Give what lies in the workspace its addresses there. */
-static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
-                                          tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
+                                                tegroup_impl_mlp_layers *layers) {
     tegroup_layout layout;
     const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
     void *workspace = desc->options.workspace;

@@ -11,6 +11,7 @@
 #include "core/activation_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -51,7 +52,7 @@ enum {
         1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_planned *)0)->dtypes) / sizeof(tegroup_dtype))
 };
 
-static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
 #define TEGROUP_IMPL_CASE(name, member)                                                                                \
     case TEGROUP_IMPL_MLP_##name: return &desc->member;
     switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
@@ -59,28 +60,28 @@ static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *
 }
 
 /* Is it the gradient of a weight or of a bias? */
-static inline int tegroup_impl_mlp_gradient(int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_gradient(int tensor) {
     return tensor <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD && tensor % 4 >= 2;
 }
 
-static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
     return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
 
-static inline const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
 #define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
     static const tegroup_impl_name names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW)
                                                                         TEGROUP_IMPL_NAME("row_scale")};
 #undef TEGROUP_IMPL_ROW
     return &names[tensor];
 }
-static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
 /* What errors call the quantiser's tensors: activated is made of preactivation, whose gradient is made of both and of
  * activated's gradient. */
-static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
 #define TEGROUP_IMPL_WORDS(output, rule)                                                                               \
     {                                                                                                                  \
         TEGROUP_IMPL_NAME("preactivation"), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("activated"),                 \
@@ -96,7 +97,7 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names
 
 /* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
  * shaped as. */
-static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
     static const int roles[3][TEGROUP_IMPL_LINEAR_COUNT] = {
         {-1, TEGROUP_IMPL_WORD(FC1_WEIGHT), TEGROUP_IMPL_WORD(FC1_BIAS), TEGROUP_IMPL_WORD(INPUT),
@@ -113,7 +114,7 @@ static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 }
 
 /* What the activation's matrices are here. */
-static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
 #define TEGROUP_IMPL_ROWS(name)                                                                                        \
     {                                                                                                                  \
         {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name,   \
@@ -136,7 +137,7 @@ static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_n
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
 
 /* The tensor that asks for a product by being there. */
-static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
     case TEGROUP_OP_DGRAD:
@@ -147,21 +148,23 @@ static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
 }
 
 /* Whether gates and ups are two weights. */
-static inline int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) { return TEGROUP_IMPL_THERE(fc1_up.weight); }
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) {
+    return TEGROUP_IMPL_THERE(fc1_up.weight);
+}
 
-static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
     return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
            && (layer != TEGROUP_MLP_FC1_UP || tegroup_impl_mlp_apart(desc))
            && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
 }
 
 /* The bias's part of grad_row_scale is added to what the activation gave, and the ups' part of dX to the gates'. */
-static inline int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
     return product == TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC1_UP && product == TEGROUP_OP_DGRAD);
 }
 
 /* Does forward leave activated to the caller? Else it is scratch. */
-static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
     return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
 }
 
@@ -172,7 +175,8 @@ typedef struct tegroup_impl_mlp_layers {
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
-static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype, int64_t cols) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype,
+                                                            int64_t cols) {
     tegroup_tensor t;
     memset(&t, 0, sizeof t);
     t.shape = desc->input.shape;
@@ -181,8 +185,8 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     return t;
 }
 
-static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
-                                             tegroup_impl_layer *layer) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
+                                                   tegroup_impl_layer *layer) {
     const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1   ? &desc->fc1
                                          : which == TEGROUP_MLP_FC2 ? &desc->fc2
                                                                     : &desc->fc1_up;
@@ -205,7 +209,7 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 }
 
 /* The gates' or the ups' half of rows that hold both. */
-static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
     tegroup_tensor part = *t;
     part.ld = tegroup_impl_ld(t);
     part.shape.cols = t->shape.cols / 2;
@@ -216,7 +220,7 @@ static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int 
 }
 
 /* Gives gates and ups their halves of the rows between the layers. */
-static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
     const tegroup_tensor *out = TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
     int up;
     for (up = 0; up < 2; up++) {
@@ -230,14 +234,14 @@ static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_
 }
 
 /* The type of preactivation. */
-static inline tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
     if (TEGROUP_IMPL_THERE(preactivation)) return desc->preactivation.dtype;
     return desc->input.scaling == TEGROUP_SCALING_NONE ? desc->input.dtype : TEGROUP_DTYPE_BF16;
 }
 
 /* The type of activated without a scaling and of its gradient in the workspace: F32 rows stay so where weights are
  * narrower. */
-static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
     if (desc->activated.scaling != TEGROUP_SCALING_NONE
         || (TEGROUP_IMPL_THERE(grad_preactivation) && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
         return tegroup_impl_mlp_preactivated(desc);
@@ -250,7 +254,7 @@ static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *des
 }
 
 /* activated in the workspace: there a quantised one has the copy that fc2's product reads. */
-static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
     tegroup_tensor t = tegroup_impl_mlp_scratch(
         desc, TEGROUP_IMPL_THERE(activated) ? desc->activated.dtype : tegroup_impl_mlp_between(desc), cols);
     if (desc->activated.scaling == TEGROUP_SCALING_NONE) return t;
@@ -265,8 +269,8 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_ml
 }
 
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
-static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
-                                              tegroup_impl_mlp_layers *layers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
+                                                    tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
@@ -302,13 +306,13 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     fc2->row_scale_dtype = desc->row_scale_dtype;
 }
 
-static inline const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
-                                                                  tegroup_mlp_layer which) {
+TEGROUP_IMPL_STATIC const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
+                                                                        tegroup_mlp_layer which) {
     return which == TEGROUP_MLP_FC1 ? &layers->fc1 : which == TEGROUP_MLP_FC2 ? &layers->fc2 : &layers->fc1_up;
 }
 
 /* Which tensors are there, and for which others. */
-static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
     int tensor;
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
@@ -364,8 +368,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
 }
 
 /* Rows that gates and ups share hold both, and where a backend needs whole 16 bytes, ups begin at some. */
-static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
-                                                           int tensor, int64_t h, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                                 int tensor, int64_t h, tegroup_error *error) {
     const tegroup_backend backend = desc->options.backend;
     const int64_t each = tegroup_impl_max(1, 128 / tegroup_impl_max(1, tegroup_impl_bits(t->dtype)));
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -380,7 +384,7 @@ static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_des
 }
 
 /* fc1_up's weight has fc1's shape, and fc2's weight as many groups. */
-static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_desc *desc, tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
                             *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
     const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
@@ -392,7 +396,8 @@ static inline tegroup_status tegroup_impl_mlp_check_up_shape(const tegroup_mlp_d
                       shape->cols);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp_desc *desc,
+                                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
                       "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
                       desc->fc2.weight.shape.groups);
@@ -400,8 +405,9 @@ static inline tegroup_status tegroup_impl_mlp_check_fc2_groups(const tegroup_mlp
 }
 
 /* fc1_up is as fc1, for an activation of both. */
-static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
-                                                       const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
+                                                             const tegroup_impl_mlp_layers *layers,
+                                                             tegroup_error *error) {
     static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
                                        "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
     const tegroup_impl_name *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
@@ -431,8 +437,8 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
 }
 
 /* A tensor of the routing's rows: they and the snapshot are input's. */
-static inline tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc *desc, int tensor,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc *desc, int tensor,
+                                                               tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, tensor)->shape, *like = &desc->input.shape;
     if (tegroup_impl_mlp_dtype(desc, tensor) == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -444,8 +450,8 @@ static inline tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc 
 }
 
 /* A tensor that the activation reads or writes. */
-static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
+                                                                tegroup_error *error) {
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
@@ -463,8 +469,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
 }
 
 /* The rule of a tensor that the MLP quantises, t, and what that is made of. */
-static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
-                                                         const tegroup_tensor *t, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
+                                                               const tegroup_tensor *t, tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
@@ -491,7 +497,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
 }
 
 /* Rules of the MLP's own numbers and enums. */
-static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->options.threads, "options.threads", error));
@@ -506,8 +512,8 @@ static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_de
 }
 
 /* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
-static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
-                                                    tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
+                                                          tegroup_error *error) {
     const int twice = tegroup_impl_gated(desc->activation) && !tegroup_impl_mlp_apart(desc);
     int64_t out, width;
     int i;

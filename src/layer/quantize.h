@@ -32,8 +32,8 @@
 #include "layer/quantize_copies.h"
 
 #if TEGROUP_IMPL_FP8_KERNELS
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* A group as the CPU's loops meet it. */
@@ -55,8 +55,9 @@ typedef struct tegroup_impl_quantize_pass {
                  int64_t col);
 } tegroup_impl_quantize_pass;
 
-static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
-                                                                         int32_t g, const tegroup_impl_before *before) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
+                                                                               int32_t g,
+                                                                               const tegroup_impl_before *before) {
     const tegroup_impl_sides sides = tegroup_impl_group_sides(pass->t, &pass->view, g);
     tegroup_impl_quantize_group group;
     int copy;
@@ -71,7 +72,8 @@ static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const t
 }
 
 /* Works first .. last - 1 of all; returns how many there are. Without works nothing is done but counting. */
-static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first, int64_t last) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first,
+                                                        int64_t last) {
     tegroup_impl_before before;
     int64_t begun = 0, w;
     int32_t g;
@@ -92,7 +94,7 @@ static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pa
 }
 
 /* Each thread takes its share of the works; an element costs some ten steps. */
-static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
     const int64_t works = tegroup_impl_quantize_works(pass, 0, 0);
     const double steps = 10.0 * (double)(TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) * (double)works;
     const int32_t shares = tegroup_impl_team(tegroup_impl_threads(limit), steps);
@@ -104,7 +106,7 @@ static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *p
 }
 
 /* The activation, or the gradient of one, that makes the values. */
-static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
     tegroup_activation_desc made;
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
@@ -118,7 +120,7 @@ static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_qu
     made.threads = desc->threads;
     return made;
 }
-static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
     const tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc made;
     tegroup_impl_activation_backward_of(&forward, &made);
@@ -128,8 +130,8 @@ static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const 
 }
 
 /* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
-static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
     tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
@@ -143,7 +145,7 @@ static inline tegroup_status tegroup_impl_quantize_values(const tegroup_quantize
 }
 
 /* What is left to quantise: those values, rowwise. */
-static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
     tegroup_quantize_desc rest = *desc;
     rest.input = tegroup_impl_values_of(&desc->output);
     rest.activation = TEGROUP_ACTIVATION_UNSET;
@@ -158,14 +160,15 @@ static inline tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_qua
 }
 
 /* Where a row of an operand begins, of which `first` is the first element. */
-static inline const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
-                                                int64_t first) {
+TEGROUP_IMPL_STATIC const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                      int64_t first) {
     return block->base + first * (tegroup_impl_bits(t->dtype) / 8);
 }
 
 /* n gradients of a group's row from column `at`: halves are gates, then ups; interleaved ones are whole pairs. */
-static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x, const void *dy,
-                                                   float scale, int64_t at, int64_t n, float *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x,
+                                                         const void *dy, float scale, int64_t at, int64_t n,
+                                                         float *to) {
     const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
     const int64_t cols = desc->output.shape.cols, width = tegroup_impl_gated(desc->activation) ? cols / 2 : cols;
     float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
@@ -185,9 +188,9 @@ static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *
 }
 
 /* n values of a group's row from column `at`: those of input, or what is made of them, as they would be stored. */
-static inline void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
-                                             const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
-                                             float *to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
+                                                   const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
+                                                   float *to) {
     const tegroup_dtype dtype = desc->input.dtype;
     const int64_t first = tegroup_impl_row_at(&desc->gather_input, in, row);
     const void *x = first < 0 ? NULL : tegroup_impl_row_from(&desc->input, in, first);
@@ -219,9 +222,9 @@ typedef struct tegroup_impl_quantize_tile {
     float value[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE];
 } tegroup_impl_quantize_tile;
 
-static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
-                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
-                                              tegroup_impl_quantize_tile *tile) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
+                                                    const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
+                                                    tegroup_impl_quantize_tile *tile) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
                              dy = desc->grad_output.dtype == TEGROUP_DTYPE_UNSET
@@ -243,9 +246,9 @@ typedef struct tegroup_impl_quantize_side {
     int32_t outer, inner, outer_step, inner_step, choice, span; /* choice, span: extents of a block of one amax */
 } tegroup_impl_quantize_side;
 
-static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
-                                                                       const tegroup_impl_quantize_tile *tile,
-                                                                       int columnwise) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
+                                                                             const tegroup_impl_quantize_tile *tile,
+                                                                             int columnwise) {
     tegroup_impl_quantize_side side;
     side.outer0 = columnwise ? tile->col : tile->row;
     side.inner0 = columnwise ? tile->row : tile->col;
@@ -259,8 +262,8 @@ static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const teg
 }
 
 /* n values of a tile, neighbours along the inner index, from outer x and inner y on: where they lie, or in room. */
-static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
-                                                      int32_t x, int32_t y, int32_t n, float *room) {
+TEGROUP_IMPL_STATIC const float *tegroup_impl_quantize_line(const tegroup_impl_quantize_side *side, const float *value,
+                                                            int32_t x, int32_t y, int32_t n, float *room) {
     const float *from = value + x * side->outer_step + y * side->inner_step;
     int32_t i;
     if (side->inner_step == 1) return from;
@@ -269,8 +272,8 @@ static inline const float *tegroup_impl_quantize_line(const tegroup_impl_quantiz
 }
 
 /* Stores n codes, `step` from one to the next. */
-static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
-                                                    int32_t n, const uint8_t *codes) {
+TEGROUP_IMPL_STATIC void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *data, int64_t at, int64_t step,
+                                                          int32_t n, const uint8_t *codes) {
     uint8_t *bytes = (uint8_t *)data;
     int32_t i = 0;
     if (tegroup_impl_bits(dtype) == 8)
@@ -281,8 +284,9 @@ static inline void tegroup_impl_store_codes_of_line(tegroup_dtype dtype, void *d
 }
 
 /* amax with the values of one block of a tile more. */
-static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
-                                               const float *value, int32_t o, int32_t i, float amax) {
+TEGROUP_IMPL_STATIC float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule,
+                                                     const tegroup_impl_quantize_side *side, const float *value,
+                                                     int32_t o, int32_t i, float amax) {
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
     float room[TEGROUP_IMPL_QUANTIZE_TILE];
@@ -295,10 +299,10 @@ static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, c
 
 /* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. That of
  * TENSOR is the group's, and stored elsewhere. */
-static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
-                                               const tegroup_impl_quantize_group *group, int columnwise,
-                                               const tegroup_impl_quantize_side *side, const float *value, int32_t o,
-                                               int32_t i, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
+                                                     const tegroup_impl_quantize_group *group, int columnwise,
+                                                     const tegroup_impl_quantize_side *side, const float *value,
+                                                     int32_t o, int32_t i, float amax) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
@@ -328,9 +332,9 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
 }
 
 /* Zeros for what pads a part's scales beside a tile's: behind the last blocks, outer and inner. */
-static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
-                                           const tegroup_impl_quantize_group *group, int columnwise,
-                                           const tegroup_impl_quantize_side *side) {
+TEGROUP_IMPL_STATIC void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
+                                                 const tegroup_impl_quantize_group *group, int columnwise,
+                                                 const tegroup_impl_quantize_side *side) {
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_impl_scale_grid *grid = &copy->grid;
     const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
@@ -347,9 +351,9 @@ static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pas
 }
 
 /* Zeros for what pads the rows of a transposed copy, beside its last tiles. */
-static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
-                                               const tegroup_impl_quantize_group *group,
-                                               const tegroup_impl_quantize_tile *tile) {
+TEGROUP_IMPL_STATIC void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
+                                                     const tegroup_impl_quantize_group *group,
+                                                     const tegroup_impl_quantize_tile *tile) {
     const tegroup_impl_copy *copy = &group->copies[TEGROUP_IMPL_COLUMNWISE];
     int64_t row, col;
     if (group->part * group->part_rows + tile->row + tile->rows < group->rows) return;
@@ -359,9 +363,9 @@ static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass 
 }
 
 /* A tile in one copy. amax: of its outer indices, or of TENSOR one; NULL: each block has its own. */
-static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
-                                                const tegroup_impl_quantize_group *group, int columnwise,
-                                                const tegroup_impl_quantize_tile *tile, const float *amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
+                                                      const tegroup_impl_quantize_group *group, int columnwise,
+                                                      const tegroup_impl_quantize_tile *tile, const float *amax) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_quantize_side side = tegroup_impl_quantize_side_of(pass->facts, tile, columnwise);
     int32_t o, i;
@@ -375,8 +379,9 @@ static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass
 }
 
 /* Work: a tile in both copies. */
-static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
-                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
+                                                    const tegroup_impl_quantize_group *group, int64_t row,
+                                                    int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const float amax = desc->output.amax ? desc->output.amax[group->g] : 0;
     tegroup_impl_quantize_tile tile;
@@ -389,8 +394,9 @@ static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *
 }
 
 /* Work for scaling ROW: all tiles of the rows, or of the columns, whose scales one copy has. */
-static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
-                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
+                                                         const tegroup_impl_quantize_group *group, int64_t row,
+                                                         int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const int columnwise = pass->spans_rows;
     const int64_t inner = columnwise ? group->part_rows : group->cols;
@@ -414,21 +420,22 @@ static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_p
  * operations run this on one thread. */
 #if defined(__GNUC__)
 #define TEGROUP_IMPL_RAISES_TOGETHER 1
-static inline void tegroup_impl_raise_amax(float *to, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_raise_amax(float *to, float amax) {
     tegroup_impl_any32 *const at = (tegroup_impl_any32 *)(void *)to, is = tegroup_impl_bits_of_f32(amax);
     tegroup_impl_any32 was = __atomic_load_n(at, __ATOMIC_RELAXED); /* bits of magnitudes are in their order */
     while (is > was && !__atomic_compare_exchange_n(at, &was, is, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 #else
 #define TEGROUP_IMPL_RAISES_TOGETHER 0
-static inline void tegroup_impl_raise_amax(float *to, float amax) {
+TEGROUP_IMPL_STATIC void tegroup_impl_raise_amax(float *to, float amax) {
     if (tegroup_impl_bits_of_f32(amax) > tegroup_impl_bits_of_f32(*to)) *to = amax;
 }
 #endif
 
 /* Work: the largest magnitude of a tile goes to its group. */
-static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
-                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
+                                                         const tegroup_impl_quantize_group *group, int64_t row,
+                                                         int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_scaling_facts *whole = tegroup_scaling_info(TEGROUP_SCALING_TENSOR);
     tegroup_impl_quantize_tile tile;
@@ -442,8 +449,9 @@ static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_p
 }
 
 /* Work: the gradient of a row's scale, for the rows of a tile and all columns. */
-static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
-                                                  const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
+                                                        const tegroup_impl_quantize_group *group, int64_t row,
+                                                        int64_t col) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
     const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
@@ -466,7 +474,7 @@ static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pa
 }
 
 /* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
-static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
+TEGROUP_IMPL_STATIC void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     tegroup_impl_before before;
     int32_t g;
@@ -480,7 +488,8 @@ static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass
     }
 }
 
-static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t, const void *desc) {
+TEGROUP_IMPL_STATIC tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t,
+                                                                             const void *desc) {
     tegroup_impl_quantize_pass pass;
     memset(&pass, 0, sizeof pass);
     pass.t = t;
@@ -491,8 +500,8 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
 }
 
 /* What has been checked, and keeps no values. */
-static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
@@ -525,8 +534,8 @@ static inline tegroup_status tegroup_impl_quantize_codes(const tegroup_quantize_
 
 /* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
  * from where they are. */
-static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                         tegroup_error *error) {
     tegroup_quantize_desc rest;
     if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
         return tegroup_impl_quantize_codes(desc, stream, error);

@@ -9,6 +9,7 @@
 #include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -36,7 +37,7 @@ typedef struct tegroup_impl_quantize_names {
     const char *row_scale[5];
 } tegroup_impl_quantize_names;
 
-static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
     static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"),
                                                       TEGROUP_IMPL_NAME("grad_output"), TEGROUP_IMPL_RULE_NAME("rule"),
                                                       TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
@@ -45,9 +46,10 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own
 
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
-static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       const tegroup_tensor *plain, const tegroup_impl_name *plain_name,
-                                                       int64_t cols, const char *cols_rule, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             const tegroup_tensor *plain,
+                                                             const tegroup_impl_name *plain_name, int64_t cols,
+                                                             const char *cols_rule, tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_shape *shape = &plain->shape;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(plain, plain_name, error));
@@ -70,15 +72,15 @@ static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, 
 }
 
 /* A plain tensor's elements. */
-static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, name, error));
     return tegroup_impl_check_each(t, t->pointers, 0, TEGROUP_IMPL_PATH(POINTERS), error);
 }
 
 /* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
-static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_space space, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
@@ -89,13 +91,14 @@ static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, 
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
-static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
     return tegroup_impl_ragged(shape) ? shape->rows : tegroup_impl_mul(shape->rows, shape->groups);
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
-static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
-                                                     const tegroup_impl_quantize_names *names, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
+                                                           const tegroup_impl_quantize_names *names,
+                                                           tegroup_error *error) {
     static const char *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
     const tegroup_impl_name *input = &names->input, *output = &names->output, *grad_output = &names->grad_output;
     const tegroup_tensor *dy = &desc->grad_output;
@@ -149,8 +152,8 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
 }
 
 /* Values are kept of what an activation makes. */
-static inline tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
-                                                            const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_values_made(const tegroup_quantize_desc *desc,
+                                                                  const tegroup_impl_name *name, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     if (!tegroup_impl_keeps_values(t) || !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_unscaled(t, 1, name, error));
@@ -174,10 +177,10 @@ TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *des
 }
 
 /* A rule and the tensor that it is for, but for its memory. */
-static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
-                                                        const tegroup_impl_rule_name *rule_name,
-                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                        tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
+                                                              const tegroup_impl_rule_name *rule_name,
+                                                              const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int given = rule->method == TEGROUP_SCALE_GIVEN;
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
@@ -197,8 +200,9 @@ static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule
 }
 
 /* Memory of what is one number a group. */
-static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
-                                                              const tegroup_impl_name *name, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
+                                                                    const tegroup_impl_name *name,
+                                                                    tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const int values_alone = tegroup_impl_keeps_values(t) && tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)
@@ -215,16 +219,16 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 }
 
 /* A gradient's values may take input's place. */
-static inline int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;
     return tegroup_impl_keeps_values(t) && desc->grad_output.dtype != TEGROUP_DTYPE_UNSET
            && t->columnwise_data == desc->input.data && tegroup_impl_ld(t) == tegroup_impl_ld(&desc->input);
 }
 
 /* What the call writes lies apart from all that it touches. */
-static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
-                                                               const tegroup_impl_quantize_names *names,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
+                                                                     const tegroup_impl_quantize_names *names,
+                                                                     tegroup_error *error) {
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const tegroup_impl_buffer index = tegroup_impl_buffer_of(
@@ -255,8 +259,8 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
 }
 
 /* A tensor that is quantised. */
-static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                                tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
                          "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
@@ -265,9 +269,9 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
 
 /* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that
  * call sees to. */
-static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
-                                                            const tegroup_impl_quantize_names *names,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
+                                                                  const tegroup_impl_quantize_names *names,
+                                                                  tegroup_error *error) {
     const tegroup_impl_name *input = &names->input, *output = &names->output;
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
@@ -299,8 +303,8 @@ static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quanti
 }
 
 /* Kernels for it are in this build. */
-static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
-                                                               tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
+                                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
@@ -310,7 +314,8 @@ static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_qua
 }
 
 /* Everything that tegroup_quantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc,
+                                                               tegroup_error *error) {
     const tegroup_impl_quantize_names *names = tegroup_impl_quantize_names_own();
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, names, error));
@@ -318,7 +323,8 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
 }
 
 /* Everything that tegroup_dequantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc,
+                                                                 tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
     const tegroup_tensor *t = &desc->input;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;

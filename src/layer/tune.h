@@ -20,14 +20,14 @@
 #include "gemm/run.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
-static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
 
 /* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
-static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
+TEGROUP_IMPL_STATIC tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_choice only;
     memset(&only, 0, sizeof only);
@@ -35,8 +35,8 @@ static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) 
 }
 
 /* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
-static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_impl_choices *choices, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                           tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_impl_choice own = tegroup_impl_chosen(plan);
     choices->count = 0;
@@ -45,15 +45,15 @@ static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, c
 }
 
 /* Puts one of the backend's choices into the plan. */
-static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                            tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
 }
 
 /* Puts a saved choice into the plan. It must be among those offered here. */
-static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                             const tegroup_impl_choice *choice, tegroup_error *error) {
     tegroup_impl_choices offered;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
@@ -63,8 +63,8 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 }
 
 /* Of a rival and what it is compared with. */
-static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                      tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                            tegroup_error *error) {
     const int there = desc->rival_plan != NULL;
     int32_t i;
     TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
@@ -149,8 +149,8 @@ typedef struct tegroup_impl_saved {
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
 
 /* The record that a plan is saved as. */
-static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
-                                                   tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
+                                                         tegroup_error *error) {
     (void)error;
     memset(saved, 0, sizeof *saved);
     saved->magic = TEGROUP_IMPL_SAVED_MAGIC;

@@ -17,12 +17,12 @@
 #include "core/apart.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
-                                                     tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
+                                                           tegroup_error *error);
 #endif
 
 /* Every element of a matrix of I32 or I64 becomes x; an absent one is left alone. */
-static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
+TEGROUP_IMPL_STATIC void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
     int64_t i, j;
     if (m->dtype == TEGROUP_DTYPE_UNSET) return;
     for (i = 0; i < tegroup_impl_matrix_rows(m); i++)
@@ -30,7 +30,7 @@ static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
 }
 
 /* Any thread may add. */
-static inline void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t g) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t g) {
     if (counts->dtype == TEGROUP_DTYPE_I32) {
         TEGROUP_IMPL_OMP(omp atomic)
         ((tegroup_impl_any32 *)counts->data)[g] += 1;
@@ -70,7 +70,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_count_group(const tegroup_count_desc *desc,
     return tegroup_impl_within(label, desc->groups) ? label : -1;
 }
 
-static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc,
+                                                                  tegroup_error *error) {
     static const char *const labels[5] = TEGROUP_IMPL_MATRIX_PATHS("labels"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const padded_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("padded_rows"),
@@ -95,7 +96,7 @@ static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_
                                      TEGROUP_IMPL_INTEGERS, error);
 }
 
-static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
     static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets"),
                              *const starts[5] = TEGROUP_IMPL_MATRIX_PATHS("starts");
@@ -125,7 +126,7 @@ static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *
 }
 
 /* A row of the label at element `at`: counted, and the first of its group, and its slot's, where these are wanted. */
-static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
     const tegroup_matrix *starts = &desc->starts, *rows = &desc->row_of_slot;
     const int64_t slot = tegroup_impl_count_slot(desc, row, used), g = tegroup_impl_count_group(desc, at, slot);
     if (g < 0) return;
@@ -137,7 +138,7 @@ static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_
 }
 
 /* Offsets from counts, and 0 for the starts of groups that have none. */
-static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
+TEGROUP_IMPL_STATIC void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
     const tegroup_matrix *starts = &desc->starts;
     int64_t g, before = 0;
     for (g = 0; g <= desc->groups; g++) {

@@ -21,8 +21,8 @@
 #include "core/apart.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                                            tegroup_error *error);
 #endif
 
 /* Where a group lies, within the buffer whatever the snapshot says; rows -1: skipped. */
@@ -77,8 +77,9 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
 }
 
 /* A shape whose snapshot the call reads, of so many groups. */
-static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups, tegroup_space space,
-                                                      const char *const paths[4], tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups,
+                                                            tegroup_space space, const char *const paths[4],
+                                                            tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
@@ -103,14 +104,15 @@ static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape
     ITEM(sorted_ids, rows, desc->slots)                                                                                \
     ITEM(source_rows, rows, desc->from.rows)
 
-static inline tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
+TEGROUP_IMPL_STATIC tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
     tegroup_layout layout;
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
     return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
 }
 
 /* What is read besides the snapshot comes with what is made of it. */
-static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const from[4] = {"from.groups", "from.rows", "from.snapshot", "from.row_sizes.space"},
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
     TEGROUP_IMPL_RULE(desc->slots >= 0 && desc->slots <= TEGROUP_MAX_COLS, ERROR_VALUE, "slots",
@@ -134,7 +136,7 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
     const int64_t block = tegroup_impl_max(1, desc->block), groups = desc->shape.groups, rows = desc->shape.rows;
     tegroup_impl_buffer buffers[9];

@@ -66,9 +66,10 @@ typedef struct tegroup_impl_moe_call {
                       planned->member, now->member)
 
 /* How experts are chosen, and what losses there are. */
-static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
-                                                           const tegroup_moe_planned *now,
-                                                           const tegroup_router_desc *router, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
+                                                                 const tegroup_moe_planned *now,
+                                                                 const tegroup_router_desc *router,
+                                                                 tegroup_error *error) {
     static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
                                                                 "router.indices.dtype", "router.counts.dtype"};
     int which;
@@ -100,9 +101,9 @@ static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_pla
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
-                                                            const tegroup_moe_planned *now,
-                                                            const tegroup_moe_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                                  const tegroup_moe_planned *now,
+                                                                  const tegroup_moe_desc *desc, tegroup_error *error) {
     static const tegroup_impl_rule_name rows_format_rule = TEGROUP_IMPL_RULE_NAME("rows_format.rule"),
                                         grad_format_rule = TEGROUP_IMPL_RULE_NAME("grad_format.rule");
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -156,8 +157,9 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
 #undef TEGROUP_IMPL_SAME_AS
 
 /* The memory of the caller's matrices that a call works on, but for the router's. */
-static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, tegroup_op op,
+                                                                 tegroup_error *error) {
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
     if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
     if (op == TEGROUP_OP_FORWARD && p->given) {
@@ -173,8 +175,8 @@ static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_des
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
-static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
-                                                      tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
+                                                            tegroup_impl_buffer *buffers) {
     static const char *const fields[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.data", "router.weights.data",
                                                                 "router.indices.data", "router.counts.data"};
     static const char apart[] = "must not overlap what the router writes";
@@ -194,8 +196,8 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
 }
 
 /* A weight, of a quantised one both copies, or what it is to have: a gradient. */
-static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                      int gradient, tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            int gradient, tegroup_impl_buffer *buffers) {
     int32_t count = 0, copy;
     if (t->scaling == TEGROUP_SCALING_NONE) {
         buffers[0] = tegroup_impl_tensor_buffer(t, name, gradient);
@@ -210,7 +212,8 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 }
 
 /* What is written lies apart from all else that the call touches. */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     enum { MEMORIES = 3, MATRICES = 4, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_op op = call->op;
@@ -256,7 +259,7 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
 }
 
 /* The parts, where the call's memories are. */
-static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
     const tegroup_mlp_plan *experts = &call->plan->experts;
     const tegroup_op op = call->op;
     tegroup_impl_moe_parts_of(call->desc, &call->now, &call->memories, &call->parts);
@@ -270,8 +273,8 @@ static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
 
 /* Rows by expert, permuted or, with a format, quantised: as the index picks them or, where their values are kept, from
  * these. run 0: only what quantising checks. */
-static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     const tegroup_tensor *rows = gradient ? &parts->experts.grad_output : &parts->experts.input;
     const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
@@ -289,8 +292,8 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
 
 /* Weights and fc2's bias against each other: else a tensor of the layer's own, which is held against them, would be
  * named. */
-static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_desc *experts, tegroup_op op,
+                                                                  tegroup_error *error) {
     tegroup_impl_mlp_layers layers;
     if (tegroup_impl_mlp_apart(experts)) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up_shape(experts, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fc2_groups(experts, error));
@@ -300,8 +303,8 @@ static inline tegroup_status tegroup_impl_moe_check_weights(const tegroup_mlp_de
 }
 
 /* The experts' call; run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
@@ -318,7 +321,8 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 }
 
 /* A snapshot without rows. */
-static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
+                                                                    tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
@@ -328,7 +332,8 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 /* On the host dgrad and wgrad see by the snapshot of what forward it is, unless that had another number of tokens with
  * the same capacity. */
-static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(&call->parts.experts.input);
     if (call->op == TEGROUP_OP_FORWARD || call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&fit, "saved_by_forward", "must have all rows within the capacity", error));
@@ -339,7 +344,8 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 }
 
 /* What the parts check, before the first of them runs. */
-static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call,
+                                                                tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
     if (call->op == TEGROUP_OP_DGRAD && !call->now.given)
@@ -359,7 +365,8 @@ static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe
 
 /* On the host products look into the snapshot when they are checked. Forward has none yet, and what an earlier one
  * saved must outlive a refusal: checks find one without rows, in the workspace. */
-static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call,
+                                                                       tegroup_error *error) {
     tegroup_impl_moe_places places = call->places;
     tegroup_status status;
     places.memory[TEGROUP_IMPL_MOE_SNAPSHOT] = places.memory[TEGROUP_IMPL_MOE_NO_ROWS];
@@ -372,8 +379,9 @@ static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_mo
     return status;
 }
 
-static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                          const tegroup_moe_desc *desc, tegroup_op op,
+                                                          tegroup_error *error) {
     const tegroup_options *options = &desc->experts.options;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     memset(call, 0, sizeof *call);

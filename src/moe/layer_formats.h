@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "moe/layer_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
 #include "core/constructors.h"
@@ -48,17 +49,17 @@ typedef struct tegroup_impl_moe_pieces {
     int64_t bytes[TEGROUP_IMPL_MOE_PIECES];
 } tegroup_impl_moe_pieces;
 
-static inline const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
-                                                                   tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
+                                                                         tegroup_impl_moe_formatted which) {
     return which >= TEGROUP_IMPL_MOE_GRAD_OUTPUT ? &p->grad_format : &p->rows_format;
 }
 
 /* Is there a format? Then rows are picked by an index. */
-static inline int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
     return p->rows_format.scaling != TEGROUP_SCALING_NONE || p->grad_format.scaling != TEGROUP_SCALING_NONE;
 }
 
-static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
     return which <= TEGROUP_IMPL_MOE_INPUT_AGAIN   ? p->width
            : which == TEGROUP_IMPL_MOE_BETWEEN     ? p->hidden
            : which == TEGROUP_IMPL_MOE_GRAD_OUTPUT ? p->outputs
@@ -66,8 +67,8 @@ static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegrou
 }
 
 /* A quantised tensor without its memory. */
-static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
-                                                        tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
+                                                              tegroup_impl_moe_formatted which) {
     const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
     tegroup_tensor t = tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), format->dtype, NULL);
     t.scaling = format->scaling;
@@ -78,8 +79,8 @@ static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planne
 
 /* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
  * rowwise one. Values of preactivation's gradient take preactivation's place. */
-static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
-                                                                 tegroup_impl_moe_formatted which) {
+TEGROUP_IMPL_STATIC tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
+                                                                       tegroup_impl_moe_formatted which) {
     const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const struct {
         int read, summed; /* rowwise by forward or dgrad; by wgrad */
@@ -121,7 +122,7 @@ static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_m
 }
 
 /* What errors call what is quantised: rows by expert, from tokens or from grad_output. */
-static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
+TEGROUP_IMPL_STATIC const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
 #define TEGROUP_IMPL_WORDS(input, output)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_NAME(input), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("grad_output"),                         \
@@ -133,8 +134,8 @@ static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names
     return gradient ? &gradients : &rows;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
+                                                                 tegroup_error *error) {
     static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
     const tegroup_impl_moe_formatted which = gradient ? TEGROUP_IMPL_MOE_GRAD_OUTPUT : TEGROUP_IMPL_MOE_INPUT;
     const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);

@@ -40,7 +40,7 @@ enum {
     TEGROUP_IMPL_MOE_ROUTED
 };
 
-static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
+TEGROUP_IMPL_STATIC tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
     return which == TEGROUP_IMPL_MOE_PROBABILITIES ? &router->probabilities
            : which == TEGROUP_IMPL_MOE_WEIGHTS     ? &router->weights
            : which == TEGROUP_IMPL_MOE_INDICES     ? &router->indices
@@ -48,7 +48,7 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
 }
 
 /* A type for numbers up to `most`. */
-static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
 }
 
@@ -133,13 +133,13 @@ typedef struct tegroup_impl_moe_places {
 } tegroup_impl_moe_places;
 
 /* Whether dgrad has the router compute its probabilities, and nothing else, again, and forward need not keep them. */
-static inline int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_routes_again(const tegroup_moe_planned *p) {
     return p->recompute && p->wants_grad_logits && p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES];
 }
 
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
-static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
-                                            tegroup_impl_moe_places *places) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                                  tegroup_impl_moe_places *places) {
     const tegroup_moe_planned *p = &plan->planned;
     const tegroup_mlp_plan *experts = &plan->experts;
     const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
@@ -166,7 +166,7 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
-static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
+TEGROUP_IMPL_STATIC tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
     const tegroup_router_scheme *scheme = &router->scheme;
     tegroup_router_scheme without_z = *scheme;
     tegroup_router_desc routed = *router;
@@ -192,7 +192,7 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
 }
 
 /* What a descriptor is for, but for the workspaces of router and permutation. */
-static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
     const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
     const tegroup_router_scheme *scheme = &desc->router.scheme;
@@ -256,21 +256,21 @@ typedef struct tegroup_impl_moe_memories {
     int planning;
 } tegroup_impl_moe_memories;
 
-static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
     char *base = memories->base[memories->places->memory[item]];
     return base && memories->places->offset[item] >= 0 ? base + memories->places->offset[item] : NULL;
 }
-static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
-                                                     int64_t cols, tegroup_dtype dtype) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item,
+                                                           int64_t rows, int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
 }
 
 /* Rows by expert: in tokens' dtype at `plain`, or quantised. To plan, a copy of columns is there by an address that
  * nobody reads. */
-static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
-                                                     const tegroup_impl_moe_memories *memories,
-                                                     const tegroup_shape *shape, tegroup_impl_moe_formatted which,
-                                                     int plain) {
+TEGROUP_IMPL_STATIC tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
+                                                           const tegroup_impl_moe_memories *memories,
+                                                           const tegroup_shape *shape, tegroup_impl_moe_formatted which,
+                                                           int plain) {
     const int first = TEGROUP_IMPL_MOE_INPUT_DATA + TEGROUP_IMPL_MOE_PIECES * (int)which,
               columnwise = first + TEGROUP_IMPL_MOE_COLUMNWISE;
     tegroup_tensor t;
@@ -292,19 +292,20 @@ static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *
 }
 
 /* Are rows by expert there as tokens have them? A format may keep them so for wgrad. */
-static inline int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC int tegroup_impl_moe_permutes(const tegroup_tensor *rows) {
     return rows->scaling == TEGROUP_SCALING_NONE
            || (tegroup_impl_keeps_values(rows) && tegroup_impl_has_copy(rows, TEGROUP_IMPL_COLUMNWISE));
 }
-static inline void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
+TEGROUP_IMPL_STATIC void *tegroup_impl_moe_permuted(const tegroup_tensor *rows) {
     return rows->scaling == TEGROUP_SCALING_NONE ? rows->data : rows->columnwise_data;
 }
 
 /* Rows by expert from the rows of a matrix that an index picks or, where they are permuted, from those. */
-static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
-                                                              const tegroup_moe_planned *p, const tegroup_matrix *from,
-                                                              const tegroup_matrix *map, const tegroup_tensor *to,
-                                                              const tegroup_moe_format *format) {
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
+                                                                    const tegroup_moe_planned *p,
+                                                                    const tegroup_matrix *from,
+                                                                    const tegroup_matrix *map, const tegroup_tensor *to,
+                                                                    const tegroup_moe_format *format) {
     tegroup_quantize_desc quantize;
     memset(&quantize, 0, sizeof quantize);
     quantize.struct_size = sizeof quantize;
@@ -328,7 +329,7 @@ static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_
 }
 
 /* A router that writes the same probabilities and nothing else. */
-static inline tegroup_router_desc tegroup_impl_moe_probabilities_alone(const tegroup_router_desc *router) {
+TEGROUP_IMPL_STATIC tegroup_router_desc tegroup_impl_moe_probabilities_alone(const tegroup_router_desc *router) {
     tegroup_router_desc alone = *router;
     memset(&alone.weights, 0, sizeof alone.weights);
     memset(&alone.indices, 0, sizeof alone.indices);
@@ -339,8 +340,9 @@ static inline tegroup_router_desc tegroup_impl_moe_probabilities_alone(const teg
 }
 
 /* The router, the snapshot and the permutation. */
-static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                          const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                const tegroup_impl_moe_memories *memories,
+                                                tegroup_impl_moe_parts *parts) {
     const int64_t slots = tegroup_impl_mul(p->tokens, p->k);
     tegroup_router_desc *router = &parts->router;
     tegroup_layout snapshot;
@@ -399,8 +401,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
 }
 
 /* The experts between rows by expert. */
-static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                            const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                  const tegroup_impl_moe_memories *memories,
+                                                  tegroup_impl_moe_parts *parts) {
     tegroup_mlp_desc *mlp = &parts->experts;
     const tegroup_shape *shape = &parts->permutation.shape;
     const int again = p->recompute && memories->op == TEGROUP_OP_WGRAD;
@@ -435,8 +438,8 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
             tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
 }
 
-static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
-                                                            tegroup_matrix row_of_slot, tegroup_matrix permuted) {
+TEGROUP_IMPL_STATIC tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
+                                                                  tegroup_matrix row_of_slot, tegroup_matrix permuted) {
     tegroup_permute_desc permute;
     memset(&permute, 0, sizeof permute);
     permute.struct_size = sizeof permute;
@@ -449,8 +452,8 @@ static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_de
     return permute;
 }
 
-static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
-                                                            tegroup_matrix row_of_slot, tegroup_matrix tokens) {
+TEGROUP_IMPL_STATIC tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
+                                                                  tegroup_matrix row_of_slot, tegroup_matrix tokens) {
     tegroup_combine_desc combine;
     memset(&combine, 0, sizeof combine);
     combine.struct_size = sizeof combine;
@@ -463,12 +466,13 @@ static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_de
 }
 
 /* What choices have as rows of one column: a gradient of rows' weights is combined into that of the choices'. */
-static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
+TEGROUP_IMPL_STATIC tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
     return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
 }
 
-static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+TEGROUP_IMPL_STATIC void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                   const tegroup_impl_moe_memories *memories,
+                                                   tegroup_impl_moe_parts *parts) {
     const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
     tegroup_matrix grad_weights;
     memset(parts, 0, sizeof *parts);
@@ -573,7 +577,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MOE_PLAN_MAGIC, "must be what tegroup_moe_plan_make wrote");
     return TEGROUP_OK;
 }

@@ -12,6 +12,7 @@
 #include "layer/mlp_types.h"
 #include "moe/routing_types.h"
 #include "moe/layer_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
 #include "base/threads.h"
@@ -21,7 +22,7 @@
 #include "moe/router.h"
 #include "moe/layer_formats.h"
 
-static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
     TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
                       ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
@@ -58,21 +59,21 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
 }
 
 /* Where the outputs of fc1's or fc2's weight stand, and the inputs of fc2's. */
-static inline const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
     if (fc2)
         return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.cols"
                                                                    : "experts.fc2.weight.shape.rows";
     return experts->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc1.weight.shape.cols"
                                                                : "experts.fc1.weight.shape.rows";
 }
-static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *experts) {
+TEGROUP_IMPL_STATIC const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *experts) {
     return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.rows"
                                                                : "experts.fc2.weight.shape.cols";
 }
 
 /* Rules here name whole paths, "experts.fc1.weight.dtype". Errors tell them in two parts, as those of the experts' own
  * rules: a caller finds a field in one place, whoever refused it. */
-static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
     static const char *const members[2] = {"experts", "router"};
     int i;
     for (i = 0; i < 2 && error && status != TEGROUP_OK && !error->within; i++) {
@@ -85,8 +86,9 @@ static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegrou
 }
 
 /* A weight goes with rows by expert as they are; what goes with quantised ones the experts' plan says. */
-static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           int fc2, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, int fc2,
+                                                                 tegroup_error *error) {
     const tegroup_tensor *weight = fc2 ? &desc->experts.fc2.weight : &desc->experts.fc1.weight;
     const char *field = fc2 ? "experts.fc2.weight.dtype" : "experts.fc1.weight.dtype";
     TEGROUP_IMPL_RULE_AS(DTYPES, weight->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, "must be set",
@@ -100,8 +102,8 @@ static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_des
 }
 
 /* What the weights say of the layer: its experts, widths and types. */
-static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc,
+                                                                  const tegroup_moe_planned *p, tegroup_error *error) {
     const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     const tegroup_dtype bias = desc->experts.fc2.bias.dtype;
     TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
@@ -134,8 +136,8 @@ static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_de
 }
 
 /* The routing of the caller's own, beside which there is no other. */
-static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                          tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc *desc,
+                                                                const tegroup_moe_planned *p, tegroup_error *error) {
     static const char *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("given_weights"),
                              *const grad[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("router.scheme.given_indices");
@@ -181,8 +183,8 @@ static inline tegroup_status tegroup_impl_moe_check_given(const tegroup_moe_desc
 }
 
 /* The caller's matrices, without their memory. Those that the router writes it checks itself, but for their types. */
-static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc,
+                                                                 const tegroup_moe_planned *p, tegroup_error *error) {
     static const char *const paths[6][5] = {
         TEGROUP_IMPL_MATRIX_PATHS("tokens"),      TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),

@@ -27,9 +27,9 @@
 #include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
-                                                                const tegroup_prepare_desc *prepare,
-                                                                struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                      const tegroup_prepare_desc *prepare,
+                                                                      struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* An entry of a matrix of indices, or of a map. */
@@ -38,8 +38,9 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row,
 }
 
 /* A map is as wide as its numbers, which are below `count`, need it to be. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5], int64_t rows,
-                                                    int64_t cols, int64_t count, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5],
+                                                          int64_t rows, int64_t cols, int64_t count,
+                                                          tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, rows, cols, TEGROUP_IMPL_INTEGERS, error));
     return tegroup_impl_check_reach(map, paths, count, error);
 }
@@ -61,7 +62,7 @@ enum {
 };
 
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
-static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
 }
 
@@ -78,7 +79,8 @@ TEGROUP_IMPL_HD uint64_t tegroup_impl_weight_key(const tegroup_matrix *weights, 
 /* Which slots full groups keep, by weight: row_of_slot becomes 0 for these and -1 for all others. Bit by bit from the
  * highest on, a group keeps those slots whose bit is set if it has room for all of them, and else drops the others:
  * what is between is undecided, 1. Of equal weights the first slots are kept. No memory is needed. */
-static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc, const tegroup_snapshot_view *view) {
+TEGROUP_IMPL_STATIC void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc,
+                                                    const tegroup_snapshot_view *view) {
     const tegroup_matrix *rows = &desc->row_of_slot;
     const int64_t k = desc->indices.cols, tokens = tegroup_impl_matrix_rows(&desc->indices);
     int64_t left[TEGROUP_MAX_GROUPS], set[TEGROUP_MAX_GROUPS], t, j;
@@ -112,8 +114,8 @@ static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *de
                                        left[tegroup_impl_entry(&desc->indices, t, j)]-- > 0 ? 0 : -1);
 }
 
-static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
-                                                                  tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
+                                                                        tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
@@ -155,7 +157,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 }
 
 /* How the snapshot is made of counts in I64. Until these have a place, data is an address that nobody reads. */
-static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
@@ -172,8 +174,9 @@ static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegrou
 }
 
 /* prepare: how the snapshot is made, or NULL where it is there. */
-static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
-                                                            const tegroup_prepare_desc *prepare, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
+                                                                  const tegroup_prepare_desc *prepare,
+                                                                  tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
@@ -229,7 +232,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
 }
 
 /* How many slots name each expert. */
-static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+TEGROUP_IMPL_STATIC tegroup_count_desc tegroup_impl_permutation_count(const tegroup_permutation_desc *desc,
+                                                                      int64_t *counts) {
     tegroup_count_desc count;
     memset(&count, 0, sizeof count);
     count.struct_size = sizeof count;
@@ -242,8 +246,9 @@ static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_pe
 }
 
 /* On the host: the snapshot of that. */
-static inline tegroup_status tegroup_impl_permutation_snapshot(const tegroup_permutation_desc *desc,
-                                                               tegroup_prepare_desc *prepare, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permutation_snapshot(const tegroup_permutation_desc *desc,
+                                                                     tegroup_prepare_desc *prepare,
+                                                                     tegroup_error *error) {
     int64_t counts[TEGROUP_MAX_GROUPS];
     const tegroup_count_desc count = tegroup_impl_permutation_count(desc, counts);
     TEGROUP_IMPL_TRY(tegroup_count(&count, NULL, error));
@@ -254,8 +259,8 @@ static inline tegroup_status tegroup_impl_permutation_snapshot(const tegroup_per
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
  * the slots before them take is counted first, so that the tokens may be shared out among threads; not with weights, by
  * which row_of_slot says already who gets none. */
-static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
-                                                  const tegroup_snapshot_view *view, int64_t from, int64_t to) {
+TEGROUP_IMPL_STATIC void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
+                                                        const tegroup_snapshot_view *view, int64_t from, int64_t to) {
     const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
     const int32_t groups = view->header->groups;
     const int64_t weight_bytes = tegroup_impl_bits(desc->row_weights.dtype) / 8; /* 0: they are not wanted */

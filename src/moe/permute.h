@@ -20,20 +20,20 @@
 #include "moe/permutation.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
-                                                       tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc,
+                                                             struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc,
+                                                             struct CUstream_st *stream, tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
-                                                                struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                      struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* @each-real */
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
-                                               int64_t to, REAL weight) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                                     int64_t to, REAL weight) {
     REAL x[TEGROUP_IMPL_PIECE];
     int64_t at, j;
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
@@ -45,15 +45,15 @@ static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t
 }
 
 /* What the sums of a row begin with: what it holds, or 0. */
-static inline void tegroup_impl_begin_row_FSUF(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
-                                               int32_t accumulate, REAL *sum) {
+TEGROUP_IMPL_STATIC void tegroup_impl_begin_row_FSUF(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                                     int32_t accumulate, REAL *sum) {
     int64_t j;
     if (accumulate) tegroup_impl_load_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
     for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
-static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, slot;
     REAL sum[TEGROUP_IMPL_PIECE];
@@ -70,7 +70,8 @@ static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *des
     }
 }
 
-static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
+TEGROUP_IMPL_STATIC REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b,
+                                                   int64_t r) {
     REAL x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
     int64_t at;
     for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
@@ -84,8 +85,8 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
 /* @end */
 
 /* Sums of narrower rows are F32: what F64 holds would not fit. */
-static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
-                                                           const tegroup_matrix *tokens, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
+                                                                 const tegroup_matrix *tokens, tegroup_error *error) {
     TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
     TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
                       ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
@@ -94,7 +95,7 @@ static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, c
 }
 
 /* The threads that rows of `choices` rows each are worth. */
-static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
 }
 
@@ -102,7 +103,7 @@ static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_
 #define TEGROUP_IMPL_BYTES                                                                                             \
     (1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | TEGROUP_IMPL_INTEGERS)
 
-static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -140,13 +141,13 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 
-static inline int32_t tegroup_impl_permute_team(const tegroup_permute_desc *desc) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_permute_team(const tegroup_permute_desc *desc) {
     return tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
                                   desc->permuted.cols);
 }
 
 /* Puts a slot's token into a row, unless one of them is outside. */
-static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
+TEGROUP_IMPL_STATIC void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
     double weight;
     if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))
         || !tegroup_impl_within(row, desc->permuted.rows))

@@ -21,17 +21,17 @@
 #include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                            tegroup_error *error);
 #endif
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
-                                                               struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                                     struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment
  * counted. */
-static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
+TEGROUP_IMPL_STATIC double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
            / (tokens * tokens * desc->k);
@@ -40,15 +40,16 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 /* @each-real */
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
-static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
-                                                  const REAL *probabilities, int32_t e, int32_t best) {
+TEGROUP_IMPL_STATIC int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
+                                                        const REAL *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
     return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. */
-static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token, REAL *probabilities) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token,
+                                                      REAL *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     REAL *weights = (REAL *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
@@ -90,7 +91,7 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, 
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
  * softmax. */
-static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
     const REAL *probabilities = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
@@ -119,8 +120,8 @@ static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backwa
 }
 /* @end */
 
-static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
-                                                             double coefficient, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
+                                                                   double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
@@ -152,13 +153,13 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
 }
 
 /* The type of the probabilities, wanted or not. */
-static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
     if (desc->probabilities.dtype != TEGROUP_DTYPE_UNSET) return desc->probabilities.dtype;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) return desc->weights.dtype;
     return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
 }
 
-static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
+TEGROUP_IMPL_STATIC void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
     union {
         double f64[TEGROUP_MAX_GROUPS];
         float f32[TEGROUP_MAX_GROUPS];
@@ -175,7 +176,8 @@ static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int6
 }
 
 /* At least one output, and what the load-balancing loss is computed from. */
-static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc,
+                                                                     tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
               counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET, indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET,
               schemed = tegroup_impl_router_schemed(desc);
@@ -195,7 +197,8 @@ static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_rou
 }
 
 /* All but its memory. */
-static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -227,7 +230,7 @@ static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_rout
     return tegroup_impl_check_router_outputs(desc, error);
 }
 
-static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
@@ -263,13 +266,13 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */
-static inline int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
+TEGROUP_IMPL_STATIC int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)tokens * experts * steps);
 }
 
 /* experts * sum of share * mean probability, summed by expert, then by token. A thread sums for a cache line of experts
  * at a time; each expert's sum is in the order of tokens, whoever adds it up. */
-static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
     double mean[TEGROUP_MAX_GROUPS], loss = 0;
     int64_t t;
@@ -315,8 +318,8 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
-                                                                tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
+                                                                      tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),

@@ -7,6 +7,7 @@
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "moe/routing_types.h"
+#include "base/linkage.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -25,7 +26,7 @@
 #define TEGROUP_IMPL_EXPERT_GROUPS 64
 
 /* Is there nothing but softmax top-k? */
-static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
+TEGROUP_IMPL_STATIC int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
     return s->score == TEGROUP_SCORE_SOFTMAX && s->n_group == 0 && s->bias.dtype == TEGROUP_DTYPE_UNSET
            && s->normalize_epsilon == 0 && (s->route_factor == 0 || s->route_factor == 1)
            && s->given_indices.dtype == TEGROUP_DTYPE_UNSET && !s->token_mask && !s->valid_tokens
@@ -33,11 +34,11 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
 }
 
 /* Whether a backward call is not that of a plain softmax top-k: it has a scheme, or gradients of losses. */
-static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
-                                                const tegroup_matrix *loss_gradients) {
+TEGROUP_IMPL_STATIC int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
+                                                      const tegroup_matrix *loss_gradients) {
     return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;
 }
-static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+TEGROUP_IMPL_STATIC int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
     return tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients) || desc->z_loss;
 }
 
@@ -188,8 +189,8 @@ TEGROUP_IMPL_HD REAL tegroup_impl_scheme_weight_FSUF(const tegroup_router_scheme
     return divisor == 0 ? (REAL)0 : score / divisor * factor;
 }
 /* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
-static inline REAL tegroup_impl_exponentials_FSUF(tegroup_dtype dtype, const void *logits, int32_t experts,
-                                                  REAL *largest, REAL *terms) {
+TEGROUP_IMPL_STATIC REAL tegroup_impl_exponentials_FSUF(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                        REAL *largest, REAL *terms) {
     REAL sum = 0;
     int32_t e;
     *largest = tegroup_impl_load_FSUF(dtype, logits, 0);
@@ -205,7 +206,7 @@ static inline REAL tegroup_impl_exponentials_FSUF(tegroup_dtype dtype, const voi
     return sum;
 }
 
-static inline void tegroup_impl_scores_FSUF(const tegroup_router_desc *desc, const void *logits, REAL *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scores_FSUF(const tegroup_router_desc *desc, const void *logits, REAL *scores) {
     const tegroup_dtype dtype = desc->logits.dtype;
     REAL largest, sum;
     int32_t e;
@@ -219,9 +220,9 @@ static inline void tegroup_impl_scores_FSUF(const tegroup_router_desc *desc, con
 }
 
 /* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
-static inline void tegroup_impl_choose_FSUF(const tegroup_router_scheme *s, int32_t experts, int32_t k,
-                                            const REAL *scores, tegroup_dtype dtype, const void *logits,
-                                            int32_t *indices) {
+TEGROUP_IMPL_STATIC void tegroup_impl_choose_FSUF(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                                  const REAL *scores, tegroup_dtype dtype, const void *logits,
+                                                  int32_t *indices) {
     tegroup_impl_key_FSUF keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
     const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
     int32_t e, g, j;
@@ -246,7 +247,7 @@ static inline void tegroup_impl_choose_FSUF(const tegroup_router_scheme *s, int3
 }
 
 /* One token: scores, its experts and their weights. */
-static inline void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc *desc, int64_t token, REAL *scores) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc *desc, int64_t token, REAL *scores) {
     const tegroup_router_scheme *s = &desc->scheme;
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
@@ -276,8 +277,8 @@ static inline void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc *desc,
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
  * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
  * went nowhere. */
-static inline void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backward_desc *desc, int64_t token,
-                                                    const REAL *scores, REAL *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backward_desc *desc, int64_t token,
+                                                          const REAL *scores, REAL *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
     const REAL *grad_weights = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
@@ -302,8 +303,8 @@ static inline void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backwar
 
 /* The gradients of the logarithms of a token's scores by the balance loss, which has the slope `by` times slopes[e] in
  * an expert's share. A softmax's scores are shares themselves, others are divided by their sum. */
-static inline void tegroup_impl_scheme_shares_FSUF(const tegroup_router_backward_desc *desc, const REAL *scores,
-                                                   const double *slopes, REAL by, REAL *grads) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_shares_FSUF(const tegroup_router_backward_desc *desc, const REAL *scores,
+                                                         const double *slopes, REAL by, REAL *grads) {
     const int softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     REAL sum = 0, mean = 0;
     int32_t e;
@@ -315,7 +316,7 @@ static inline void tegroup_impl_scheme_shares_FSUF(const tegroup_router_backward
 
 /* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
  * the logits, and there the z-loss's. */
-static inline void tegroup_impl_scheme_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
     const tegroup_router_scheme *s = &desc->scheme;
     const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
     const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
@@ -343,7 +344,7 @@ static inline void tegroup_impl_scheme_grad_row_FSUF(const tegroup_router_backwa
 }
 
 /* The logarithm of a row's sum of exponentials. */
-static inline double tegroup_impl_logsumexp_FSUF(const tegroup_matrix *logits, int64_t token) {
+TEGROUP_IMPL_STATIC double tegroup_impl_logsumexp_FSUF(const tegroup_matrix *logits, int64_t token) {
     REAL largest, sum = tegroup_impl_exponentials_FSUF(logits->dtype, tegroup_impl_matrix_row(logits, token),
                                                        (int32_t)logits->cols, &largest, NULL);
     return (double)largest + log((double)sum);
@@ -352,7 +353,8 @@ static inline double tegroup_impl_logsumexp_FSUF(const tegroup_matrix *logits, i
 
 /* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
  * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. */
-static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes) {
+TEGROUP_IMPL_STATIC double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence,
+                                                      double *slopes) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
                   length = tegroup_impl_sequence_length(&desc->scheme, desc->logits.rows);
     const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
@@ -383,7 +385,7 @@ static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc,
 }
 
 /* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
-static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows);
     const int wants_slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
     double balance = 0, z = 0, loss;
@@ -407,21 +409,22 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
 }
 
 /* What multiplies a loss. */
-static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
-                                                            tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(coefficient >= 0 && coefficient <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE, field,
                            "must be finite and not negative", 0, coefficient);
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
                            "loss_scale", "must be finite", TEGROUP_IMPL_LARGEST_f64, scale);
     return TEGROUP_OK;
 }
 
 /* All but its memory. */
-static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
-                                                       int32_t k, int32_t normalize, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens,
+                                                             int32_t experts, int32_t k, int32_t normalize,
+                                                             tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
@@ -460,7 +463,8 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                       "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
     return tegroup_impl_check_coefficient(s->z_coefficient, "scheme.z_coefficient", error);
 }
-static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s,
+                                                                    tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
@@ -488,7 +492,7 @@ enum {
     TEGROUP_IMPL_LOSS_SUMS,
     TEGROUP_IMPL_LOSS_SEQUENCES
 };
-static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
     const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
                   numbers = tegroup_impl_mul(sequences, 8);
     if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
@@ -504,8 +508,8 @@ static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, t
 
 /* What a scheme reads. */
 enum { TEGROUP_IMPL_SCHEME_BUFFERS = 4 };
-static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
-                                               tegroup_impl_buffer *buffers) {
+TEGROUP_IMPL_STATIC void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
+                                                     tegroup_impl_buffer *buffers) {
     buffers[0] = tegroup_impl_matrix_buffer(&s->bias, NULL, "must not overlap scheme.bias", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&s->given_indices, NULL, "must not overlap scheme.given_indices", 0);
     buffers[2] = tegroup_impl_buffer_of(s->token_mask, tokens, NULL, "must not overlap scheme.token_mask", 0);

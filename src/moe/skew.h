@@ -17,8 +17,8 @@
 #include "moe/export.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
-static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error);
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error);
 #endif
 
 /* What a group adds to the report's sums. */
@@ -58,7 +58,7 @@ TEGROUP_IMPL_HD tegroup_skew tegroup_impl_skew_of(const tegroup_skew_desc *desc,
     return skew;
 }
 
-static inline tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
     static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
     tegroup_impl_buffer buffers[2];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
