@@ -62,6 +62,12 @@ TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, 
 TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype,
     const void *data);
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
+#if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__) && !defined(__CUDACC__)
+/* They do not read what the address is of, or gcc would warn of memory that a call is yet to write. */
+extern __typeof__(tegroup_tensor_of) tegroup_tensor_of __attribute__((access(none, 4)));
+extern __typeof__(tegroup_tensor_uniform) tegroup_tensor_uniform __attribute__((access(none, 5)));
+extern __typeof__(tegroup_matrix_of) tegroup_matrix_of __attribute__((access(none, 1)));
+#endif
 
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a
  * scale. rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling. Returns ERROR_NULL_ARGUMENT,

@@ -98,6 +98,9 @@ language() { # compiler, its language, what installs it, standards: gcc and g++ 
     cell "$compiler TEGROUP_STATIC"            'there is no TEGROUP_STATIC' "$include -fsyntax-only -DTEGROUP_STATIC $static $unit"
     cell "$compiler TEGROUP_EXTERN too late"   'TEGROUP_EXTERN was defined after tegroup.h' "$include -fsyntax-only $self/late_extern.c"
     cell "$compiler constructors" '' "$include $strict $self/constructors.c -lm -o program && ./program"
+    for mode in "$static" -DTEGROUP_EXTERN; do
+        for flag in -O0 -O2; do cell "$compiler unwritten memory, $mode $flag" '' "$include $strict $flag -c $mode $self/unwritten.c"; done
+    done
     cell "$compiler unread status"             'ignoring return value' "$include -Werror -c $static $self/unread_status.c"
     for flags in -Ofast -O2 -O3 '-O2 -ffast-math'; do
         cell "$compiler promises, $flags" '' "$include $flags $self/promises.c -lm -o program && ./program"
