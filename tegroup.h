@@ -2415,9 +2415,12 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
 #if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__) && !defined(__CUDACC__)
 /* They do not read what the address is of, or gcc would warn of memory that a call is yet to write. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wredundant-decls"
 extern __typeof__(tegroup_tensor_of) tegroup_tensor_of __attribute__((access(none, 4)));
 extern __typeof__(tegroup_tensor_uniform) tegroup_tensor_uniform __attribute__((access(none, 5)));
 extern __typeof__(tegroup_matrix_of) tegroup_matrix_of __attribute__((access(none, 1)));
+#pragma GCC diagnostic pop
 #endif
 
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a

@@ -46,7 +46,7 @@ works() { # a compiler and options: can it build and run a program with the head
     "$@" "$work/probe.c" -o "$work/probe" > /dev/null 2>&1 && "$work/probe" 2> /dev/null
 }
 
-strict='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Werror'
+strict='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wundef -Wredundant-decls -Werror'
 static='-DTEGROUP_IMPLEMENTATION'
 extern='-DTEGROUP_EXTERN'
 both="$extern $static"
