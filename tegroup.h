@@ -2354,10 +2354,11 @@ typedef struct tegroup_ep_combine_desc {
 
 /* ==== [24] Linkage of the functions (src/base/linkage.h) ==== */
 
-/* Functions of a file that includes this header, and may not call them. `inline` would have gcc and clang copy them
- * into their callers more readily, where they mostly check and plan: such a file takes 1.1 to 1.3 times as long to
- * compile, and runs no faster (docs/lab/compile-time.md). Without optimization gcc keeps all that are not inline. What
- * loops depend on says `inline` by itself. */
+/* How functions are declared; a file that includes this header may call few of them. Most check and plan, once a call.
+ * The word `inline` would have gcc and clang copy them into their callers more readily: a file would take 1.1 to 1.3
+ * times as long to compile, and run no faster (docs/lab/compile-time.md). Without optimization gcc compiles functions
+ * that nobody calls, unless they are inline. Those that loops depend on are TEGROUP_IMPL_INLINE or
+ * TEGROUP_IMPL_HD_INLINE. */
 #if defined(__GNUC__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define TEGROUP_IMPL_STATIC static __attribute__((unused))
 #else
@@ -2414,7 +2415,7 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
     const void *data);
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
 #if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__) && !defined(__CUDACC__)
-/* They do not read what the address is of, or gcc would warn of memory that a call is yet to write. */
+/* These keep the address, and read nothing there. Untold, gcc warns of memory that a call is yet to write. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wredundant-decls"
 extern __typeof__(tegroup_tensor_of) tegroup_tensor_of __attribute__((access(none, 4)));
@@ -2749,7 +2750,8 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 
 /* ==== [27] Arithmetic (src/base/arithmetic.h) ==== */
 
-/* Arithmetic that the CPU loops over and a kernel maps threads to. INLINE: what a loop of the CPU's depends on. */
+/* Arithmetic that the CPU loops over and a kernel maps threads to. HD_INLINE: where a loop of
+ * the CPU's is slow without (base/linkage.h). */
 #if defined(__CUDACC__)
 #define TEGROUP_IMPL_HD static __host__ __device__ inline
 #define TEGROUP_IMPL_HD_INLINE TEGROUP_IMPL_HD
@@ -14161,8 +14163,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_values_of_codes(tegroup_dtype dtype, doubl
     }
 }
 
-/* x[j] = the value of code at + j * step, times factor: exactly, as no three of these factors have more bits than a
- * double. */
+/* x[j] = the value of code at + j * step, times factor, which is a scale times the global scale. That is exact: a code
+ * has up to 4 bits, either scale up to 24, and a double 53. */
 TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
                                                        int64_t n, const double *value, double factor, double *x) {
     const uint8_t *bytes = (const uint8_t *)data;
@@ -14179,8 +14181,8 @@ TEGROUP_IMPL_STATIC int tegroup_impl_ordinary(double x) {
     return magnitude > 0 && magnitude < 0x7f800000u;
 }
 
-/* n neighbours along a line of a copy, a row of the rowwise one, a column of the other, from `first` on. A scale is
- * looked up once for all of them that share it. */
+/* n neighbours from `first` on along a line, which is a row of the rowwise copy and a column of the columnwise one. A
+ * scale is looked up once for all of them that share it. */
 TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass,
                                                       const tegroup_impl_copy *copy, float global, const double *value,
                                                       int64_t line, int64_t first, int64_t n, double *x) {

@@ -63,7 +63,7 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
     const void *data);
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
 #if defined(__GNUC__) && __GNUC__ >= 11 && !defined(__clang__) && !defined(__CUDACC__)
-/* They do not read what the address is of, or gcc would warn of memory that a call is yet to write. */
+/* These keep the address, and read nothing there. Untold, gcc warns of memory that a call is yet to write. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wredundant-decls"
 extern __typeof__(tegroup_tensor_of) tegroup_tensor_of __attribute__((access(none, 4)));

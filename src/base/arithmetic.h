@@ -4,7 +4,8 @@
 #include "base/version.h"
 #include "base/linkage.h"
 
-/* Arithmetic that the CPU loops over and a kernel maps threads to. INLINE: what a loop of the CPU's depends on. */
+/* Arithmetic that the CPU loops over and a kernel maps threads to. HD_INLINE: where a loop of
+ * the CPU's is slow without (base/linkage.h). */
 #if defined(__CUDACC__)
 #define TEGROUP_IMPL_HD static __host__ __device__ inline
 #define TEGROUP_IMPL_HD_INLINE TEGROUP_IMPL_HD

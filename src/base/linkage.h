@@ -3,10 +3,11 @@
 #pragma once
 #include "base/status_types.h"
 
-/* Functions of a file that includes this header, and may not call them. `inline` would have gcc and clang copy them
- * into their callers more readily, where they mostly check and plan: such a file takes 1.1 to 1.3 times as long to
- * compile, and runs no faster (docs/lab/compile-time.md). Without optimization gcc keeps all that are not inline. What
- * loops depend on says `inline` by itself. */
+/* How functions are declared; a file that includes this header may call few of them. Most check and plan, once a call.
+ * The word `inline` would have gcc and clang copy them into their callers more readily: a file would take 1.1 to 1.3
+ * times as long to compile, and run no faster (docs/lab/compile-time.md). Without optimization gcc compiles functions
+ * that nobody calls, unless they are inline. Those that loops depend on are TEGROUP_IMPL_INLINE or
+ * TEGROUP_IMPL_HD_INLINE. */
 #if defined(__GNUC__) && defined(__OPTIMIZE__) && !defined(__CUDACC__)
 #define TEGROUP_IMPL_STATIC static __attribute__((unused))
 #else

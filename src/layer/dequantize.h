@@ -39,8 +39,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_values_of_codes(tegroup_dtype dtype, doubl
     }
 }
 
-/* x[j] = the value of code at + j * step, times factor: exactly, as no three of these factors have more bits than a
- * double. */
+/* x[j] = the value of code at + j * step, times factor, which is a scale times the global scale. That is exact: a code
+ * has up to 4 bits, either scale up to 24, and a double 53. */
 TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_codes(tegroup_dtype dtype, const void *data, int64_t at, int64_t step,
                                                        int64_t n, const double *value, double factor, double *x) {
     const uint8_t *bytes = (const uint8_t *)data;
@@ -57,8 +57,8 @@ TEGROUP_IMPL_STATIC int tegroup_impl_ordinary(double x) {
     return magnitude > 0 && magnitude < 0x7f800000u;
 }
 
-/* n neighbours along a line of a copy, a row of the rowwise one, a column of the other, from `first` on. A scale is
- * looked up once for all of them that share it. */
+/* n neighbours from `first` on along a line, which is a row of the rowwise copy and a column of the columnwise one. A
+ * scale is looked up once for all of them that share it. */
 TEGROUP_IMPL_STATIC void tegroup_impl_dequantize_line(const tegroup_impl_quantize_pass *pass,
                                                       const tegroup_impl_copy *copy, float global, const double *value,
                                                       int64_t line, int64_t first, int64_t n, double *x) {

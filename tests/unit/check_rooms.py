@@ -93,8 +93,9 @@ def defined(text):
 def declared(text):
     """Functions of which a part has a prototype: it need not include who defines them."""
     flat = re.sub(r"\{[^{}]*\}", ";", re.sub(r"^#(?:.*\\\n)*.*$", "", text, flags=re.M))
-    names = set(re.findall(r"^(?:static inline|TEGROUP_IMPL_STATIC|TEGROUP_API\w*) [^;=(]*?\b(tegroup_\w+)\([^;{}]*\);", flat, re.M))
-    for line in re.findall(r"^(?:TEGROUP_IMPL_STATIC|static inline) tegroup_impl_\w+_function ([^;(]*);", flat, re.M): # by a function type
+    static = "static inline|TEGROUP_IMPL_STATIC"
+    names = set(re.findall(r"^(?:%s|TEGROUP_API\w*) [^;=(]*?\b(tegroup_\w+)\([^;{}]*\);" % static, flat, re.M))
+    for line in re.findall(r"^(?:%s) tegroup_impl_\w+_function ([^;(]*);" % static, flat, re.M):  # by a function type
         names.update(NAME.findall(line))
     return names
 
@@ -196,7 +197,8 @@ def main():
             for number, line in enumerate(open(os.path.join(folder, name)), 1):
                 if len(line.rstrip("\n")) > 120 and not line.startswith("#error"):  # whose text is one line
                     wide.append("%s/%s:%d" % (os.path.basename(folder), name, number))
-    inlined = ["%s: %s" % (p, line) for p in order if plain_c(p) for line in re.findall(r"^static inline .*", read(p)[2], re.M)]
+    plain = [p for p in order if plain_c(p)]
+    inlined = ["%s: %s" % (p, line) for p in plain for line in re.findall(r"^static inline .*", read(p)[2], re.M)]
     failed |= report("functions of tegroup.h are TEGROUP_IMPL_STATIC (base/linkage.h)", inlined)
     failed |= report("no line of src/ is wider than 120 columns", wide)
     failed |= report("parts in plain C compile by themselves", compiles_alone(order, os.environ.get("CC", "cc").split()[0]))
