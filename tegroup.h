@@ -77,52 +77,52 @@
  *   [44] core/snapshot_checks.h   Checks of a snapshot
  *   [45] core/tiles.h             Tiles
  *   [46] core/copies.h            Copies of a quantised tensor
- *   [47] core/tensor_layout.h     Bytes of a tensor
- *   [48] core/stored_scales.h     Scales as they are stored
- *   [49] core/apart.h             What a call writes lies apart
- *   [50] core/prepare_group.h     Prepare: the place of a group
- *   [51] core/prepare_sort.h      Prepare: the order of groups
- *   [52] core/prepare.h           Prepare: all groups
- *   [53] core/prepare_rules.h     Prepare: what is refused
- *   [54] core/problem.h           The problem of a GEMM
- *   [55] core/backend_table.h     Backend and quirk tables
- *   [56] core/numerics.h          What decides the bits of a result
- *   [57] core/choice.h            What a plan chooses
- *   [58] core/product.h           The product of one group
- *   [59] core/quantised.h         Quantised operands
- *   [60] core/epilogue.h          An activation in an epilogue
- *   [61] gemm/prepare.h           Prepare a snapshot
- *   [62] cpu/rows.h               Rows
- *   [63] cpu/vectors.h            Vectors of the processor
- *   [64] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [65] cpu/quantised.h          CPU GEMM of quantised operands
- *   [66] cpu/few.h                CPU products of few rows, lines transposed
- *   [67] cpu/lines.h              CPU products of few rows, line by line
- *   [68] cpu/beside.h             CPU products of few rows, lines side by side
- *   [69] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [70] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [71] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [72] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [73] cuda/decoded.h           Operands that are decoded before they are multiplied
- *   [74] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
- *   [75] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [76] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
- *   [77] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [78] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [79] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [80] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [81] gemm/backends.h          The backends, a row of functions each
- *   [82] gemm/verdicts.h          What each backend can do
- *   [83] gemm/plan.h              Explain and plan
- *   [84] cpu/gemm.h               CPU GEMM
- *   [85] gemm/check.h             What a call checks
- *   [86] gemm/run.h               Run
- *   [87] gemm/once.h              One call for a product that runs once
- *   [88] cpu/real.h               Formulas
- *   [89] core/activation_formulas.h Activation formulas
- *   [90] layer/activation.h       Activations
- *   [91] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [92] layer/quantize_copies.h  Quantise: where a group's copies are, and its one number
+ *   [47] core/quantize_copies.h   Quantise: where a group's copies are, and its one number
+ *   [48] core/tensor_layout.h     Bytes of a tensor
+ *   [49] core/stored_scales.h     Scales as they are stored
+ *   [50] core/apart.h             What a call writes lies apart
+ *   [51] core/prepare_group.h     Prepare: the place of a group
+ *   [52] core/prepare_sort.h      Prepare: the order of groups
+ *   [53] core/prepare.h           Prepare: all groups
+ *   [54] core/prepare_rules.h     Prepare: what is refused
+ *   [55] core/problem.h           The problem of a GEMM
+ *   [56] core/backend_table.h     Backend and quirk tables
+ *   [57] core/numerics.h          What decides the bits of a result
+ *   [58] core/choice.h            What a plan chooses
+ *   [59] core/product.h           The product of one group
+ *   [60] core/quantised.h         Quantised operands
+ *   [61] core/epilogue.h          An activation in an epilogue
+ *   [62] gemm/prepare.h           Prepare a snapshot
+ *   [63] cpu/rows.h               Rows
+ *   [64] cpu/vectors.h            Vectors of the processor
+ *   [65] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [66] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [67] cpu/few.h                CPU products of few rows, lines transposed
+ *   [68] cpu/lines.h              CPU products of few rows, line by line
+ *   [69] cpu/beside.h             CPU products of few rows, lines side by side
+ *   [70] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [71] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [72] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [73] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [74] cuda/decoded.h           Operands that are decoded before they are multiplied
+ *   [75] cuda/portable_decoded.h  Portable GEMM: where quantised operands are decoded
+ *   [76] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [77] cuda/sm90_weights_kernels.h Hopper GEMM: the table of kernels that decode weights
+ *   [78] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [79] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [80] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [81] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [82] gemm/backends.h          The backends, a row of functions each
+ *   [83] gemm/verdicts.h          What each backend can do
+ *   [84] gemm/plan.h              Explain and plan
+ *   [85] cpu/gemm.h               CPU GEMM
+ *   [86] gemm/check.h             What a call checks
+ *   [87] gemm/run.h               Run
+ *   [88] gemm/once.h              One call for a product that runs once
+ *   [89] cpu/real.h               Formulas
+ *   [90] core/activation_formulas.h Activation formulas
+ *   [91] layer/activation.h       Activations
+ *   [92] layer/quantize_rules.h   Quantise and dequantise: rules
  *   [93] layer/quantize.h         Quantise
  *   [94] layer/dequantize.h       Dequantise
  *   [95] layer/tune.h             Tune, save and load a plan
@@ -5414,7 +5414,88 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_copy(const tegroup_tensor 
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [47] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [47] Quantise: where a group's copies are, and its one number (src/core/quantize_copies.h) ==== */
+
+/* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
+enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
+
+/* A copy of one group. data NULL: it is not there. */
+typedef struct tegroup_impl_copy {
+    char *data, *scales;
+    tegroup_impl_elements at;
+    tegroup_impl_scale_grid grid;
+} tegroup_impl_copy;
+
+/* What the groups before a group take in the copies' buffers: scales of each, and elements of a transposed one. */
+typedef struct tegroup_impl_before {
+    int64_t scales[TEGROUP_IMPL_COPIES], transposed;
+} tegroup_impl_before;
+
+/* ... and a group of these extents more. */
+TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                             tegroup_impl_sides sides, tegroup_impl_before *before) {
+    int copy;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        before->scales[copy] += tegroup_impl_scale_grid_alone(t, facts, sides, copy).count;
+    before->transposed += tegroup_impl_transposed_count(sides);
+}
+
+/* A copy of group g, whose scales would lie as the grid says if it were the first. */
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                         int32_t g, int columnwise, const tegroup_impl_before *before,
+                                                         const tegroup_impl_scale_grid *grid) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_impl_copy copy;
+    copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
+    copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
+    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
+    copy.grid = *grid;
+    copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
+    return copy;
+}
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                       const tegroup_impl_before *before) {
+    const tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
+    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
+    return copy->at.first + row * copy->at.row_stride + col * copy->at.col_stride;
+}
+
+/* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
+ * that are stored. shift: of a block's extent. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int32_t shift, int64_t count, int64_t extent) {
+    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) >> shift;
+    return next < count ? next : extent;
+}
+
+/* What is one number a group: the scale of TENSOR in both copies, the global scale. amax: the group's, where the scales
+ * wait for it. Returns what tegroup_impl_scale_block takes as `global`. */
+TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *desc, int32_t g) {
+    if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
+    return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
+                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
+    const tegroup_tensor *t = &desc->output;
+    const float global = tegroup_impl_group_global(desc, g);
+    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
+    tegroup_block_scale block;
+    int copy;
+    if (t->global_scale_inv)
+        t->global_scale_inv[g] =
+            tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
+    if (!tegroup_impl_scaled_as_one(facts)) return;
+    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (copies[copy].scales)
+            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+}
+
+/* ==== [48] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -5443,7 +5524,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [48] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [49] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -5561,7 +5642,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [49] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [50] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -5744,7 +5825,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_matrix_workspace(const teg
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [50] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [51] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -5917,7 +5998,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [51] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [52] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -6013,7 +6094,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [52] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [53] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 TEGROUP_IMPL_STATIC int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -6138,7 +6219,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_prepare_host(const tegroup_impl_preparatio
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [53] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [54] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -6341,7 +6422,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_prepare(const tegroup_prep
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [54] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [55] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -6750,7 +6831,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [55] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [56] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -6928,7 +7009,7 @@ TEGROUP_IMPL_STATIC int tegroup_impl_quirk_avoided(tegroup_backend backend, int3
     return 0;
 }
 
-/* ==== [56] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [57] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -6958,7 +7039,7 @@ TEGROUP_IMPL_STATIC int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [57] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [58] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -7012,7 +7093,7 @@ TEGROUP_IMPL_STATIC int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [58] The product of one group (src/core/product.h) ==== */
+/* ==== [59] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -7143,7 +7224,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [59] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [60] Quantised operands (src/core/quantised.h) ==== */
 
 TEGROUP_IMPL_STATIC int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -7261,7 +7342,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [60] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [61] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -7274,7 +7355,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [61] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [62] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -7351,7 +7432,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [62] Rows (src/cpu/rows.h) ==== */
+/* ==== [63] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -7491,7 +7572,7 @@ TEGROUP_IMPL_STATIC double tegroup_impl_dot_f64(const double *x, const double *y
     return sum;
 }
 
-/* ==== [63] Vectors of the processor (src/cpu/vectors.h) ==== */
+/* ==== [64] Vectors of the processor (src/cpu/vectors.h) ==== */
 
 /* What the CPU's kernels need to know of a processor: the compiler's macros tell it, and no other part asks them.
  * Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
@@ -7815,7 +7896,7 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_e5m2(const uint8_t *at) 
 #endif
 #endif
 
-/* ==== [64] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [65] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -8160,7 +8241,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const 
     }
 }
 
-/* ==== [65] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [66] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes and its scales, where these have 8 bits, mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -8474,7 +8555,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc 
     }
 }
 
-/* ==== [66] CPU products of few rows, lines transposed (src/cpu/few.h) ==== */
+/* ==== [67] CPU products of few rows, lines transposed (src/cpu/few.h) ==== */
 
 /* No more rows are multiplied by lines of B as these are transposed: one panel of A or two, for all of k that their
  * room holds. */
@@ -8583,7 +8664,7 @@ TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const 
 #endif
 #define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
-/* ==== [67] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
+/* ==== [68] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
  * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
@@ -8669,7 +8750,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const v
 #define tegroup_impl_cpu_by_lines_f64(desc, p) 0
 #define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
 
-/* ==== [68] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
+/* ==== [69] CPU products of few rows, lines side by side (src/cpu/beside.h) ==== */
 
 /* Lines of B whose elements of one k are neighbours, as of [in, out] weights and of weights in a dgrad, are vectors as
  * they lie. Few rows are multiplied by them there, and nothing is packed but A. Bits are those of the tile that packs
@@ -8747,7 +8828,7 @@ TEGROUP_IMPL_STATIC int32_t tegroup_impl_cpu_beside_f32(tegroup_dtype dtype, con
 #endif
 #define tegroup_impl_cpu_beside_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, sums) 0
 
-/* ==== [69] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [70] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -9174,7 +9255,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan
     }
 }
 
-/* ==== [70] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [71] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -9287,7 +9368,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [71] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [72] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K 64            /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -9402,7 +9483,7 @@ TEGROUP_IMPL_STATIC int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [72] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [73] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -9515,7 +9596,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [73] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
+/* ==== [74] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
  * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
@@ -9645,7 +9726,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_decoded_workspace(const tegroup_plan *plan
     if (operands) tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [74] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
+/* ==== [75] Portable GEMM: where quantised operands are decoded (src/cuda/portable_decoded.h) ==== */
 
 /* Quantised operands are decoded in one of three places, with the same bits, by what they are and by how many rows a
  * plan expects. Weights of short groups are decoded in registers (cuda/portable_weights.h). Operands of long ones are
@@ -9720,7 +9801,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_portable_workspace(const tegroup_plan *pla
     if (operands) tegroup_impl_decoded_workspace(plan, operands, layout);
 }
 
-/* ==== [75] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [76] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
@@ -9795,12 +9876,15 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc 
         tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
 }
 
-#define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
+/* TB/s at which codes are read and BF16 is written, and what it takes to begin with an operand, seen on an H200
+ * (docs/lab/decoded.md, "The kernel that decodes"). */
+#define TEGROUP_IMPL_SM90_DECODE_TB 3.6
+#define TEGROUP_IMPL_SM90_DECODE_US 10.0
 
 /* Predicted time in us to decode: all groups are taken to have rows. */
 TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    double bytes = 0;
+    double us = 0;
     int i;
     for (i = 0; i < 2; i++) {
         const tegroup_tensor *t = operands[i];
@@ -9808,9 +9892,11 @@ TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *
                                                            : (double)t->shape.groups * (double)t->shape.rows;
         if (tegroup_impl_scaled_by_8_bits(t->scaling)
             && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, p)))
-            bytes += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0);
+            us += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0)
+                      / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6)
+                  + TEGROUP_IMPL_SM90_DECODE_US;
     }
-    return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
+    return us;
 }
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in
@@ -9831,7 +9917,7 @@ TEGROUP_IMPL_STATIC double tegroup_impl_sm90_held_us(const tegroup_gemm_desc *de
     return cbrt(math * math * math + memory * memory * memory) + TEGROUP_IMPL_SM90_HELD_US;
 }
 
-/* ==== [76] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
+/* ==== [77] Hopper GEMM: the table of kernels that decode weights (src/cuda/sm90_weights_kernels.h) ==== */
 
 /* The kernel rows, one on each line: KERNEL(name, bits, order, rows, k, multipliers). bits, order: of codes; rows: of
  * D, the most that a fitting tile has; k: of a pipeline stage; multipliers: warpgroups, each of which has 64 columns of
@@ -9901,7 +9987,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_weights_tile(const tegroup_gemm_desc 
                         : "by rule: weights are decoded in registers, and groups are long";
 }
 
-/* ==== [77] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [78] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
  * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
@@ -10020,7 +10106,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *pla
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [78] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [79] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -10088,7 +10174,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_workspace(const tegroup_plan *plan, t
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [79] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [80] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 and an H200 (docs/lab/fp8.md, "A training step"). */
@@ -10161,7 +10247,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc
                                           : tegroup_impl_sm90_product_us(p, rows, slowness, 8));
 }
 
-/* ==== [80] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [81] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -10517,7 +10603,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, c
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [81] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [82] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -10672,7 +10758,7 @@ TEGROUP_IMPL_STATIC uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [82] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [83] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -11127,7 +11213,7 @@ TEGROUP_IMPL_STATIC int32_t tegroup_impl_judge(const tegroup_backend_rule *rule,
     return c.met;
 }
 
-/* ==== [83] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [84] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -11402,7 +11488,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [84] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [85] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -11795,7 +11881,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *pla
     return TEGROUP_OK;
 }
 
-/* ==== [85] What a call checks (src/gemm/check.h) ==== */
+/* ==== [86] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -12192,7 +12278,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [86] Run (src/gemm/run.h) ==== */
+/* ==== [87] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -12232,7 +12318,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [87] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [88] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 TEGROUP_IMPL_STATIC int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -12331,7 +12417,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [88] Formulas (src/cpu/real.h) ==== */
+/* ==== [89] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -12364,7 +12450,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [89] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [90] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -12772,7 +12858,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [90] Activations (src/layer/activation.h) ==== */
+/* ==== [91] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -13210,7 +13296,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [91] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [92] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -13534,87 +13620,6 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_dequantize(const tegroup_d
     buffers[count++] = tegroup_impl_snapshot_buffer(t);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
-}
-
-/* ==== [92] Quantise: where a group's copies are, and its one number (src/layer/quantize_copies.h) ==== */
-
-/* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
-enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
-
-/* A copy of one group. data NULL: it is not there. */
-typedef struct tegroup_impl_copy {
-    char *data, *scales;
-    tegroup_impl_elements at;
-    tegroup_impl_scale_grid grid;
-} tegroup_impl_copy;
-
-/* What the groups before a group take in the copies' buffers: scales of each, and elements of a transposed one. */
-typedef struct tegroup_impl_before {
-    int64_t scales[TEGROUP_IMPL_COPIES], transposed;
-} tegroup_impl_before;
-
-/* ... and a group of these extents more. */
-TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
-                                             tegroup_impl_sides sides, tegroup_impl_before *before) {
-    int copy;
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-        before->scales[copy] += tegroup_impl_scale_grid_alone(t, facts, sides, copy).count;
-    before->transposed += tegroup_impl_transposed_count(sides);
-}
-
-/* A copy of group g, whose scales would lie as the grid says if it were the first. */
-TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                         int32_t g, int columnwise, const tegroup_impl_before *before,
-                                                         const tegroup_impl_scale_grid *grid) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    tegroup_impl_copy copy;
-    copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
-    copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
-    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
-    copy.grid = *grid;
-    copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
-    return copy;
-}
-TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
-                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
-                                                       const tegroup_impl_before *before) {
-    const tegroup_impl_scale_grid grid =
-        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
-    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
-}
-
-TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
-    return copy->at.first + row * copy->at.row_stride + col * copy->at.col_stride;
-}
-
-/* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
- * that are stored. shift: of a block's extent. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int32_t shift, int64_t count, int64_t extent) {
-    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) >> shift;
-    return next < count ? next : extent;
-}
-
-/* What is one number a group: the scale of TENSOR in both copies, the global scale. amax: the group's, where the scales
- * wait for it. Returns what tegroup_impl_scale_block takes as `global`. */
-TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *desc, int32_t g) {
-    if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
-    return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
-}
-TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
-                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
-    const tegroup_tensor *t = &desc->output;
-    const float global = tegroup_impl_group_global(desc, g);
-    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
-    tegroup_block_scale block;
-    int copy;
-    if (t->global_scale_inv)
-        t->global_scale_inv[g] =
-            tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
-    if (!tegroup_impl_scaled_as_one(facts)) return;
-    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-        if (copies[copy].scales)
-            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
 /* ==== [93] Quantise (src/layer/quantize.h) ==== */

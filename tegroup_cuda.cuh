@@ -35,49 +35,50 @@
  *   [25] cuda/walk.h              A walk through tiles
  *   [26] cuda/functor.h           A functor in the epilogue
  *   [27] cuda/call.h              GPU calls
- *   [28] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [29] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [30] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
- *   [31] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [32] layer/quantize_registers_cuda.h Quantise: BF16 in registers
- *   [33] layer/quantize_registers_calls_cuda.h Quantise: which calls go in registers
- *   [34] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [35] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [36] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [37] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [38] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [39] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [40] cuda/cublaslt_loop.h     cublaslt_loop
- *   [41] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [42] cuda/decode.h            Decoding operands before they are multiplied
- *   [43] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [44] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
- *   [45] cuda/portable.h          Portable GEMM: the kernels
- *   [46] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [47] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [48] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
- *   [49] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
- *   [50] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [51] cuda/hopper.h            Hopper's instructions
- *   [52] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [53] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [54] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [55] cuda/sm90_block.h        Hopper GEMM: a block
- *   [56] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
- *   [57] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [58] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [59] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [60] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
- *   [61] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [62] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [63] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [64] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [65] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [66] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
- *   [67] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [68] gemm/machine_cuda.h      The GPU and the library at hand
- *   [69] layer/tune_cuda.h        GPU backends: choosing an algorithm
- *   [70] gemm/functor_cuda.h      A product with a functor
+ *   [28] cuda/quantize_values.h   Quantise: eight values at a time
+ *   [29] cuda/quantize_walk.h     Quantise: a block's way through the groups
+ *   [30] cuda/quantize_launch.h   Quantise and dequantise: what launches share
+ *   [31] cuda/dequantize.h        Dequantise
+ *   [32] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
+ *   [33] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [34] layer/quantize_registers_cuda.h Quantise: BF16 in registers
+ *   [35] layer/quantize_registers_calls_cuda.h Quantise: which calls go in registers
+ *   [36] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [37] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [38] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [39] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [40] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [41] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [42] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [43] cuda/decode.h            Decoding operands before they are multiplied
+ *   [44] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [45] cuda/portable_store.h    Portable GEMM: storing, and where fragments lie
+ *   [46] cuda/portable.h          Portable GEMM: the kernels
+ *   [47] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [48] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [49] cuda/portable_weights.h  Portable GEMM: weights that are decoded in registers
+ *   [50] cuda/portable_promoted.h Portable GEMM: products whose sums are promoted
+ *   [51] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [52] cuda/hopper.h            Hopper's instructions
+ *   [53] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [54] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [55] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [56] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [57] cuda/sm90_pace.h         Hopper GEMM: blocks that keep step
+ *   [58] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [59] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [60] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [61] cuda/sm90_weights.h      Hopper GEMM: weights that are decoded in registers
+ *   [62] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [63] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [64] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [65] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [66] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [67] cuda/sm90_weights_plan.h Hopper GEMM: weights that are decoded in registers: launch
+ *   [68] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [69] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [70] layer/tune_cuda.h        GPU backends: choosing an algorithm
+ *   [71] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -5715,7 +5716,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [28] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [28] Quantise: eight values at a time (src/cuda/quantize_values.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -6025,7 +6026,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [29] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [29] Quantise: a block's way through the groups (src/cuda/quantize_walk.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -6039,7 +6040,7 @@ enum {
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
- * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise needs none. */
+ * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise turns a tile of codes in it. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
@@ -6067,6 +6068,7 @@ typedef struct tegroup_impl_quantize_launch {
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
     tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
     tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
+    const int64_t *used; /* groups that have 0 here have no works; NULL: all have theirs */
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
@@ -6170,6 +6172,7 @@ static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
         if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
+    if (call.used && call.used[g] == 0) return 0;
     return tegroup_impl_works_across(call, sides.cols)
            * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
 }
@@ -6320,7 +6323,408 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [30] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [30] Quantise and dequantise: what launches share (src/cuda/quantize_launch.h) ==== */
+
+static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
+    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
+}
+
+static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
+    tegroup_impl_quantize_launch call;
+    int copy;
+    memset(&call, 0, sizeof call);
+    call.desc.output = *t;
+    call.facts = *tegroup_scaling_info(t->scaling);
+    call.facts.name = NULL; /* of no use to a kernel */
+    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
+    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
+    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
+    call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
+    call.scale_bits = tegroup_impl_bits(call.scale_dtype);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+        call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
+    }
+    call.transposed_capacity = tegroup_impl_transposed_capacity(t);
+    if (tegroup_impl_ragged(&t->shape))
+        call.view = tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
+    return call;
+}
+
+/* Works of 2^down rows and 2^across columns, shared out among as many blocks as have room: `resident` a
+ * multiprocessor. */
+static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quantize_launch *call, int32_t down,
+                                                               int32_t across, int32_t resident, unsigned *blocks,
+                                                               tegroup_error *error) {
+    const tegroup_tensor *t = &call->desc.output;
+    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
+                  works = tegroup_impl_ragged(&t->shape) ? tegroup_impl_blocks_of(rows, down) + groups
+                                                         : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
+    call->down_shift = down;
+    call->across_shift = across;
+    return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
+                                    blocks, error);
+}
+
+/* Logarithm of a strip's columns: as many, up to 2,048, as leave the least of a row's last strip empty. */
+static inline int32_t tegroup_impl_cuda_strip_shift(int64_t cols) {
+    int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
+    for (narrower = across - 1; narrower >= 8; narrower--)
+        if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
+            across = narrower;
+    return across;
+}
+
+typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
+
+/* Launches a kernel with so many bytes of shared memory besides what it declares. */
+static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
+    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
+    size_t bytes, struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
+        "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
+        "the kernel must launch", error);
+}
+
+/* ==== [31] Dequantise (src/cuda/dequantize.h) ==== */
+
+/* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
+template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
+    if (CODE == TEGROUP_DTYPE_F4E2M1) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
+            const uint32_t word = codes.x >> 4 * j;
+            uint32_t halves = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
+            asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x74007400u));
+            x[j] = tegroup_impl_low_half(halves, false);
+            x[j + 4] = tegroup_impl_high_half(halves, false);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < (CODE == TEGROUP_DTYPE_F4E2M1 ? 0 : 8); j += 2) {
+        const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
+#if __CUDA_ARCH__ >= 890
+        uint32_t halves;
+        if (CODE == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        x[j] = tegroup_impl_low_half(halves, false);
+        x[j + 1] = tegroup_impl_high_half(halves, false);
+#else
+        x[j] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair & 0xffu);
+        x[j + 1] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair >> 8 & 0xffu);
+#endif
+    }
+}
+
+/* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
+ * to 16 bits gives what one would have given: where something is dropped, one of the two neighbours is odd, and of the
+ * other the last bit is 0. That is right where the product is normal: for factors from 2^-80 on, since a value that is
+ * not 0 is at least 2^-16. A factor of at most two significant bits, as a power of two is, drops nothing. The function
+ * below finds the others. Infinity, as the upper neighbour, is even. */
+static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
+    float down, up; /* in magnitude */
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(down) : "f"(value), "f"(factor));
+    asm("{.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmul.rp.f32 %0, a, b;}" : "=f"(up) : "f"(value), "f"(factor));
+    return __uint_as_float(__float_as_uint(down) | (__float_as_uint(up) & 1u));
+}
+static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
+    const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
+    return magnitude < 0x17800000u && (magnitude & 0x3fffffu) != 0;
+}
+/* The same of any. */
+static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, float b) {
+    const float x = tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
+    return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
+}
+
+/* A scale, of type UNSET one: values are left as they are. */
+static __device__ __forceinline__ float tegroup_impl_load_factor(tegroup_dtype dtype, const char *scales, int64_t i) {
+    if (dtype == TEGROUP_DTYPE_UNSET) return 1;
+    if (dtype == TEGROUP_DTYPE_F32) return ((const float *)scales)[i];
+    if (dtype == TEGROUP_DTYPE_BF16) return tegroup_impl_f32_of_bf16(((const uint16_t *)scales)[i]);
+    return dtype == TEGROUP_DTYPE_F8E8M0 ? tegroup_impl_f32_of_f8e8m0(((const uint8_t *)scales)[i])
+                                         : tegroup_impl_f32_of_f8e4m3(((const uint8_t *)scales)[i]);
+}
+
+/* One by one: at an edge, where codes or values do not begin where vectors do, and by scales of any size. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
+                                                                 const tegroup_impl_quantize_shared &shared,
+                                                                 int columnwise, int64_t row0, int64_t col0,
+                                                                 int32_t row, int32_t col, int32_t row_end,
+                                                                 int32_t col_end) {
+    const tegroup_impl_copy &copy = shared.copies[columnwise];
+    const tegroup_tensor &t = call.desc.output;
+    for (int32_t r = row; r < row_end; r++)
+        for (int32_t c = col; c < col_end; c++) {
+            const int64_t at = shared.part * shared.part_rows + row0 + r,
+                          i = tegroup_impl_element_of(&copy, at, col0 + c);
+            const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
+            const int64_t of_block = tegroup_impl_scale_of_block(
+                &copy.grid, shared.part, outer >> copy.grid.outer_shift, inner >> copy.grid.inner_shift);
+            float factor = tegroup_impl_load_factor(call.scale_dtype, copy.scales, of_block),
+                  x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
+            if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
+            x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
+                                           : tegroup_impl_any_odd_product(x, factor);
+            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base, shared.in.first + at * shared.in.ld + col0 + c,
+                                   x);
+        }
+}
+
+/* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale has at most 8
+ * significant bits, so that products are exact in F32. */
+template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
+    enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
+};
+
+/* A copy that lies transposed has a kernel of its own, beside the rowwise and the columnwise one. */
+enum { TEGROUP_IMPL_TURNED_COPY = TEGROUP_IMPL_COPIES };
+
+/* A thread's part of a tile: eight rows of eight columns. What is written is the call's input. All codes and scales of
+ * a thread are under way before the first is looked at, and what they have in common is asked once for all of them. */
+template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { BYTES = eight::vectors::bytes, TURNS = COPY == TEGROUP_IMPL_TURNED_COPY, COLUMNWISE = COPY != 0 };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    const tegroup_impl_copy &copy;
+    const bool two;         /* levels of scales */
+    const int32_t row, col; /* the thread's first, in the tile */
+    float of_group;
+    int64_t row0, col0; /* the tile's first, in the part */
+    int32_t rows, cols; /* from there on */
+
+    __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), copy(s.copies[COLUMNWISE]), two(c.desc.output.global_scale_inv != NULL),
+          row((int32_t)threadIdx.x >> (c.across_shift - 3) << 3),
+          col(((int32_t)threadIdx.x << 3) & ((1 << c.across_shift) - 1)), of_group(1), row0(0), col0(0), rows(0),
+          cols(0) {}
+
+    __device__ __forceinline__ void meet() {
+        if (two) of_group = call.desc.output.global_scale_inv[shared.g];
+    }
+    __device__ __forceinline__ void at(int64_t tile_row, int64_t tile_col) {
+        row0 = tile_row, col0 = tile_col;
+        rows = (int32_t)tegroup_impl_min(1 << call.down_shift, shared.part_rows - row0);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
+    }
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
+    /* Where the codes from element (r, c) of the tile on begin. */
+    template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
+        return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
+    }
+
+    /* The thread's eight scales, one for each row, or of a columnwise copy for each column: their bits, and below what
+     * they mean, which returns whether products need more care. Eight lie within 32 that the swizzled layout has beside
+     * each other. */
+    __device__ __forceinline__ void load_scales(uint32_t *bits) const {
+        const tegroup_impl_scale_grid &grid = copy.grid;
+        const int64_t r = row0 + row, c = col0 + col,
+                      at = tegroup_impl_scale_of_block(&grid, shared.part, (COLUMNWISE ? c : r) >> grid.outer_shift,
+                                                       (COLUMNWISE ? r : c) >> grid.inner_shift),
+                      step = grid.outer_shift > 0 ? 0
+                             : grid.swizzled      ? 16
+                                                  : grid.outer_stride;
+        if (call.scale_dtype == TEGROUP_DTYPE_F32) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) bits[k] = exists(k) ? ((const uint32_t *)copy.scales)[at + k * step] : 0;
+        } else if (call.scale_dtype == TEGROUP_DTYPE_BF16) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) bits[k] = exists(k) ? ((const uint16_t *)copy.scales)[at + k * step] : 0;
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                bits[k] = call.scale_dtype != TEGROUP_DTYPE_UNSET && exists(k)
+                              ? ((const uint8_t *)copy.scales)[at + k * step]
+                              : 0;
+        }
+    }
+    __device__ __forceinline__ bool exists(int32_t k) const {
+        return row + (COLUMNWISE ? 0 : k) < rows && col + (COLUMNWISE ? k : 0) < cols;
+    }
+    template <typename HOW> __device__ __forceinline__ bool scales_of(const uint32_t *bits, float *scale) const {
+        bool small = false;
+        if (call.scale_dtype == TEGROUP_DTYPE_F8E8M0) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) scale[k] = tegroup_impl_f32_of_f8e8m0((uint8_t)bits[k]);
+        } else if (call.scale_dtype == TEGROUP_DTYPE_F8E4M3) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) scale[k] = tegroup_impl_f32_of_f8e4m3((uint8_t)bits[k]);
+        } else if (call.scale_dtype == TEGROUP_DTYPE_BF16) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) scale[k] = tegroup_impl_f32_of_bf16((uint16_t)bits[k]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                scale[k] = call.scale_dtype == TEGROUP_DTYPE_UNSET ? 1.0f : __uint_as_float(bits[k]);
+        }
+        if (DTYPE == TEGROUP_DTYPE_F32) return false;
+        if (HOW::TWO) return tegroup_impl_small_factor(of_group);
+#pragma unroll
+        for (int k = 0; k < 8; k++) small = small || (!HOW::EXACT && tegroup_impl_small_factor(scale[k]));
+        return small;
+    }
+
+    /* Eight values of row i from their codes. */
+    template <typename HOW>
+    __device__ __forceinline__ void store(uint2 codes, const float *scale, int i, char *out) const {
+        eight values;
+        float x[8];
+        tegroup_impl_eight_values<HOW::CODE>(codes, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float by = scale[COLUMNWISE ? j : i];
+            if (HOW::TWO) x[j] = tegroup_impl_product_f32(x[j], by), by = of_group;
+            x[j] = DTYPE == TEGROUP_DTYPE_F32 || HOW::EXACT ? tegroup_impl_product_f32(x[j], by)
+                                                            : tegroup_impl_odd_product(x[j], by);
+        }
+        values.pack(x);
+        values.store_vectors(out);
+    }
+
+    /* Turns a tile of 128 x 128 codes: as bytes, four columns to a word, 32 words to a row. A thread has 16 rows of
+     * four columns. Words of a row are permuted by its number, so that neither those who write nor those who read meet
+     * in a bank. */
+    static __device__ __forceinline__ int32_t turned_at(int32_t r, int32_t word) {
+        return r * 32 + (word ^ r / 16 * 4);
+    }
+    template <typename HOW>
+    __device__ __forceinline__ void turn(const char *tile, int64_t step, uint32_t *turned) const {
+        enum { BITS = HOW::BITS };
+        const int32_t r = (int32_t)threadIdx.x % 8 * 16, word = (int32_t)threadIdx.x / 8;
+        const char *const in = tile + word * 4 * step + r * BITS / 8;
+        uint32_t x[4][4]; /* [column][four rows; of 4 bits, every second of eight] */
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (r < rows && word * 4 + k < cols) {
+                if (BITS == 8) v = *(const uint4 *)(in + k * step);
+                else {
+                    const uint2 two = *(const uint2 *)(in + k * step);
+                    v = make_uint4(two.x & 0x0f0f0f0fu, two.x >> 4 & 0x0f0f0f0fu, two.y & 0x0f0f0f0fu,
+                                   two.y >> 4 & 0x0f0f0f0fu);
+                }
+            }
+            x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
+        }
+        __syncthreads(); /* what was turned before has been read */
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const uint32_t two = j < 2 ? 0x5140 : 0x7362, half = j % 2 ? 0x7632 : 0x5410;
+                turned[turned_at(r + (BITS == 8 ? i * 4 + j : i / 2 * 8 + j * 2 + i % 2), word)] =
+                    __byte_perm(__byte_perm(x[0][i], x[1][i], two), __byte_perm(x[2][i], x[3][i], two), half);
+            }
+        __syncthreads();
+    }
+    template <typename HOW> __device__ __forceinline__ uint2 turned_codes(const uint32_t *turned, int32_t r) const {
+        const uint2 bytes = *(const uint2 *)(turned + turned_at(r, col / 4));
+        if (HOW::BITS == 8) return bytes;
+        return make_uint2(__byte_perm(bytes.x | bytes.x >> 4, bytes.y | bytes.y >> 4, 0x6420), 0);
+    }
+
+    template <typename HOW> __device__ __forceinline__ void tile() const {
+        enum { BITS = HOW::BITS };
+        const int64_t step = (TURNS ? copy.at.col_stride : copy.at.row_stride) * BITS / 8,
+                      out_step = shared.in.ld * BYTES;
+        const char *in = TURNS ? from<BITS>(0, 0) : from<BITS>(row, col);
+        char *out = shared.in.base + (shared.in.first + (first() + row) * shared.in.ld + col0 + col) * BYTES;
+        uint32_t *const turned = (uint32_t *)tegroup_impl_quantize_memory();
+        const bool aligned = (((uintptr_t)in | (uintptr_t)step) & (TURNS ? 2 * BITS - 1 : BITS - 1)) == 0;
+        bool careful = !aligned || col + 8 > cols || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
+        float scale[8];
+        uint32_t bits[8];
+        uint2 codes[8];
+        load_scales(bits);
+        if (TURNS && aligned) turn<HOW>(in, step, turned); /* by all threads */
+        if (row >= rows || col >= cols) return;
+#pragma unroll
+        for (int i = 0; i < 8; i++, in += step) {
+            codes[i] = make_uint2(0, 0);
+            if (!TURNS && !careful && row + i < rows)
+                codes[i] = BITS == 8 ? *(const uint2 *)in : make_uint2(*(const uint32_t *)in, 0);
+        }
+        careful = scales_of<HOW>(bits, scale) || careful;
+        if (careful) {
+            tegroup_impl_dequantize_each<DTYPE>(call, shared, COLUMNWISE, row0, col0, row, col, min(rows, row + 8),
+                                                min(cols, col + 8));
+            return;
+        }
+#pragma unroll(TURNS ? 2 : 8)
+        for (int i = 0; i < 8; i++, out += out_step)
+            if (row + i < rows) store<HOW>(TURNS ? turned_codes<HOW>(turned, row + i) : codes[i], scale, i, out);
+    }
+
+    /* Asks once a work what all of its products have in common. */
+    __device__ __forceinline__ void values() const {
+        const bool exact = call.scale_dtype != TEGROUP_DTYPE_F32;
+        if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
+            if (two) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
+            else if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
+        } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
+        } else {
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
+        }
+    }
+};
+
+/* A work is a tile. */
+template <int DTYPE, int COPY>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
+    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_dequantize_piece<DTYPE, COPY> piece(call, shared);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        if (work >= walk.part_end) {
+            walk.meet(work);
+            piece.meet();
+        }
+        if (!piece.copy.data) continue;
+        int64_t row0, col0;
+        walk.place(work, &row0, &col0);
+        piece.at(row0, col0);
+        piece.values();
+    }
+}
+
+template <int DTYPE> static inline tegroup_impl_quantize_kernel_type *tegroup_impl_dequantize_kernel_of(int copy) {
+    return copy == TEGROUP_IMPL_TURNED_COPY  ? tegroup_impl_dequantize_kernel<DTYPE, TEGROUP_IMPL_TURNED_COPY>
+           : copy == TEGROUP_IMPL_COLUMNWISE ? tegroup_impl_dequantize_kernel<DTYPE, TEGROUP_IMPL_COLUMNWISE>
+                                             : tegroup_impl_dequantize_kernel<DTYPE, TEGROUP_IMPL_ROWWISE>;
+}
+
+/* call: of the tensor that is read, and of one copy; its input is what is written. most: blocks; 0: as many as have
+ * room. */
+static inline tegroup_status tegroup_impl_cuda_dequantize_copy(tegroup_impl_quantize_launch call, unsigned most,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const int columnwise = call.copies >> TEGROUP_IMPL_COLUMNWISE & 1,
+              turned = tegroup_impl_transposed(&call.desc.output, columnwise),
+              copy = turned ? TEGROUP_IMPL_TURNED_COPY : columnwise;
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT,
+                  across = turned ? tile : tegroup_impl_cuda_strip_shift(call.desc.output.shape.cols);
+    tegroup_impl_quantize_kernel_type *const kernel =
+        call.desc.input.dtype == TEGROUP_DTYPE_F32   ? tegroup_impl_dequantize_kernel_of<TEGROUP_DTYPE_F32>(copy)
+        : call.desc.input.dtype == TEGROUP_DTYPE_F16 ? tegroup_impl_dequantize_kernel_of<TEGROUP_DTYPE_F16>(copy)
+                                                     : tegroup_impl_dequantize_kernel_of<TEGROUP_DTYPE_BF16>(copy);
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, 2 * tile - across, across,
+                                                       TEGROUP_IMPL_DEQUANTIZE_RESIDENT, &blocks, error));
+    if (most > 0 && blocks > most) blocks = most;
+    return tegroup_impl_cuda_quantize_launch_kernel(kernel, &call, blocks, turned ? TEGROUP_IMPL_QUANTIZE_STAGED : 0,
+                                                    stream, error);
+}
+
+/* ==== [32] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -6757,7 +7161,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [31] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [33] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -6914,7 +7318,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [32] Quantise: BF16 in registers (src/layer/quantize_registers_cuda.h) ==== */
+/* ==== [34] Quantise: BF16 in registers (src/layer/quantize_registers_cuda.h) ==== */
 
 /* These kernels make what those of strips and tiles make, of values that are read or, for blocks of 1x128, that a gated
  * activation or its gradient makes: each stays in the registers of its thread from the load to the last store, which
@@ -7494,7 +7898,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (g >= 0) tegroup_impl_raise(call.desc.output, g, max(magnitudes::at(&two, 0), magnitudes::at(&two, 1)));
 }
 
-/* ==== [33] Quantise: which calls go in registers (src/layer/quantize_registers_calls_cuda.h) ==== */
+/* ==== [35] Quantise: which calls go in registers (src/layer/quantize_registers_calls_cuda.h) ==== */
 
 /* Whether a tensor can be read piece by piece: rows at multiples of 16 bytes, of whole pieces. */
 static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
@@ -7549,7 +7953,7 @@ static inline int tegroup_impl_pairs_tiles(const tegroup_impl_quantize_launch *c
            && call->desc.output.shape.cols % (2 * TEGROUP_IMPL_QUANTIZE_TILE) == 0;
 }
 
-/* ==== [34] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [36] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -7687,383 +8091,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [35] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
-
-/* Eight codes of a type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
-template <int CODE> static __device__ __forceinline__ void tegroup_impl_eight_values(uint2 codes, float *x) {
-    if (CODE == TEGROUP_DTYPE_F4E2M1) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
-            const uint32_t word = codes.x >> 4 * j;
-            uint32_t halves = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
-            asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x74007400u));
-            x[j] = tegroup_impl_low_half(halves, false);
-            x[j + 4] = tegroup_impl_high_half(halves, false);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < (CODE == TEGROUP_DTYPE_F4E2M1 ? 0 : 8); j += 2) {
-        const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
-#if __CUDA_ARCH__ >= 890
-        uint32_t halves;
-        if (CODE == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-        else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-        x[j] = tegroup_impl_low_half(halves, false);
-        x[j + 1] = tegroup_impl_high_half(halves, false);
-#else
-        x[j] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair & 0xffu);
-        x[j + 1] = tegroup_impl_f32_of_code((tegroup_dtype)CODE, pair >> 8 & 0xffu);
-#endif
-    }
-}
-
-/* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given: where something is dropped, one of the two neighbours is odd, and of the
- * other the last bit is 0. That is right where the product is normal: for factors from 2^-80 on, since a value that is
- * not 0 is at least 2^-16. A factor of at most two significant bits, as a power of two is, drops nothing. The function
- * below finds the others. Infinity, as the upper neighbour, is even. */
-static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
-    float down, up; /* in magnitude */
-    asm("mul.rz.f32 %0, %1, %2;" : "=f"(down) : "f"(value), "f"(factor));
-    asm("{.reg .f32 a, b;\nabs.f32 a, %1;\nabs.f32 b, %2;\nmul.rp.f32 %0, a, b;}" : "=f"(up) : "f"(value), "f"(factor));
-    return __uint_as_float(__float_as_uint(down) | (__float_as_uint(up) & 1u));
-}
-static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
-    const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
-    return magnitude < 0x17800000u && (magnitude & 0x3fffffu) != 0;
-}
-/* The same of any. */
-static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, float b) {
-    const float x = tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
-    return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
-}
-
-/* Scales of elements beside each other along the outer index, from (r, c) of the tile that begins in row row0 and
- * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie within 32
- * outer ones that the swizzled layout has beside each other. */
-struct tegroup_impl_factors_at {
-    int64_t first, step;
-
-    __device__ __forceinline__ tegroup_impl_factors_at(const tegroup_impl_quantize_launch &call,
-                                                       const tegroup_impl_quantize_shared &shared, int columnwise,
-                                                       int64_t row0, int64_t col0, int32_t r, int32_t c) {
-        const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
-        const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
-        first = scales.at((columnwise ? c : r) >> call.outer_shift, (columnwise ? r : c) >> call.inner_shift);
-        step = call.outer_shift > 0 ? 0 : grid.swizzled ? 16 : grid.outer_stride;
-    }
-    /* The bits of scale i, and what they mean: apart, so that many are under way before the first is looked at. Scales
-     * have few types. */
-    static __device__ __forceinline__ uint32_t load(tegroup_dtype dtype, const char *scales, int64_t i) {
-        if (dtype == TEGROUP_DTYPE_F32) return ((const uint32_t *)scales)[i];
-        return dtype == TEGROUP_DTYPE_BF16 ? ((const uint16_t *)scales)[i] : ((const uint8_t *)scales)[i];
-    }
-    static __device__ __forceinline__ float meaning(tegroup_dtype dtype, uint32_t bits) {
-        if (dtype == TEGROUP_DTYPE_F32) return __uint_as_float(bits);
-        if (dtype == TEGROUP_DTYPE_F8E8M0) return tegroup_impl_f32_of_f8e8m0((uint8_t)bits);
-        if (dtype == TEGROUP_DTYPE_F8E4M3) return tegroup_impl_f32_of_f8e4m3((uint8_t)bits);
-        return tegroup_impl_f32_of_bf16((uint16_t)bits);
-    }
-};
-
-/* One by one: at an edge, where codes or values do not begin where vectors do, and by scales of any size. */
-template <int DTYPE>
-static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
-                                                                 const tegroup_impl_quantize_shared &shared,
-                                                                 int columnwise, int64_t row0, int64_t col0,
-                                                                 int32_t row, int32_t col, int32_t row_end,
-                                                                 int32_t col_end) {
-    const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const tegroup_tensor &t = call.desc.output;
-    for (int32_t r = row; r < row_end; r++)
-        for (int32_t c = col; c < col_end; c++) {
-            const int64_t at = shared.part * shared.part_rows + row0 + r,
-                          i = tegroup_impl_element_of(&copy, at, col0 + c);
-            const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
-            const int64_t of_block = tegroup_impl_scale_of_block(
-                &copy.grid, shared.part, outer >> copy.grid.outer_shift, inner >> copy.grid.inner_shift);
-            float factor = tegroup_impl_factors_at::meaning(
-                      call.scale_dtype, tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, of_block)),
-                  x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
-            if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
-            x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
-                                           : tegroup_impl_any_odd_product(x, factor);
-            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base, shared.in.first + at * shared.in.ld + col0 + c,
-                                   x);
-        }
-}
-
-/* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale is a power of two, so
- * that products are exact. */
-template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
-    enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
-};
-
-/* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
- * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
- * call's input. The scales of a strip's rows go through a table of the warp's; of a tile each thread reads its few
- * scales itself. */
-template <int DTYPE> struct tegroup_impl_dequantize_piece {
-    typedef tegroup_impl_eight<DTYPE> eight;
-    enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
-    const tegroup_impl_quantize_launch &call;
-    tegroup_impl_quantize_shared &shared;
-    const tegroup_impl_copy &copy;
-    const int columnwise;
-    const bool two; /* levels of scales */
-    float of_group;
-    int64_t row0, col0; /* the tile's first, in the part */
-    int32_t rows, cols; /* from there on */
-
-    __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), copy(s.copies[c.copies >> TEGROUP_IMPL_COLUMNWISE & 1]),
-          columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), two(c.desc.output.global_scale_inv != NULL), of_group(1),
-          row0(0), col0(0), rows(0), cols(0) {}
-
-    __device__ __forceinline__ void meet() {
-        if (two) of_group = call.desc.output.global_scale_inv[shared.g];
-    }
-    __device__ __forceinline__ void at(int64_t row, int64_t col) {
-        row0 = row, col0 = col;
-        rows = (int32_t)tegroup_impl_min(1 << call.down_shift, shared.part_rows - row0);
-        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
-    }
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
-    __device__ __forceinline__ char *to(int32_t r, int32_t c) const {
-        return shared.in.base + (shared.in.first + (first() + r) * shared.in.ld + col0 + c) * BYTES;
-    }
-    /* Where the codes from element (r, c) of the tile on begin. */
-    template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
-        return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
-    }
-    /* The bits of the scales from element (r, c) of the tile on, or zeros where it does not load; and below what they
-     * mean, and whether one is small. */
-    template <int COUNT>
-    __device__ __forceinline__ void load_scales(int32_t r, int32_t c, bool loads, uint32_t *bits) const {
-        const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
-#pragma unroll
-        for (int k = 0; k < COUNT; k++)
-            bits[k] = loads ? at.load(call.scale_dtype, copy.scales, at.first + k * at.step) : 0;
-    }
-    template <int COUNT> __device__ __forceinline__ bool scales_of(const uint32_t *bits, float *scale) const {
-        bool any = false;
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            scale[k] = tegroup_impl_factors_at::meaning(call.scale_dtype, bits[k]);
-            any = any || small(scale[k]);
-        }
-        return any;
-    }
-    /* Do its products need more care? */
-    __device__ __forceinline__ bool small(float scale) const {
-        return DTYPE != TEGROUP_DTYPE_F32 && tegroup_impl_small_factor(two ? of_group : scale);
-    }
-    /* Eight values from their codes, by a scale each or (COUNT 1) by one. HOW: a tegroup_impl_dequantize_how. */
-    template <typename HOW, int COUNT>
-    __device__ __forceinline__ void values_of(uint2 codes, const float *scale, float *x) const {
-        tegroup_impl_eight_values<HOW::CODE>(codes, x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            float by = scale[COUNT == 1 ? 0 : j];
-            if (HOW::TWO) x[j] = tegroup_impl_product_f32(x[j], by), by = of_group;
-            x[j] = DTYPE == TEGROUP_DTYPE_F32 || HOW::EXACT ? tegroup_impl_product_f32(x[j], by)
-                                                            : tegroup_impl_odd_product(x[j], by);
-        }
-    }
-
-    __device__ __forceinline__ void each(int32_t r, int32_t c, int32_t row_count, int32_t col_count) const {
-        tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row0, col0, r, c, min(rows, r + row_count),
-                                            min(cols, c + col_count));
-    }
-
-    template <typename HOW> static __device__ __forceinline__ uint2 codes_at(const char *from) {
-        return HOW::BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
-    }
-    template <typename HOW, int COUNT>
-    __device__ __forceinline__ void store(uint2 codes, const float *scale, char *out) const {
-        eight values;
-        float x[8];
-        values_of<HOW, COUNT>(codes, scale, x);
-        values.pack(x);
-        values.store_vectors(out);
-    }
-
-    /* The scales of a strip's row, to the warp's table of factors; returns whether one is a small one. */
-    __device__ __forceinline__ bool scales_of_strip(int32_t r, float *table) const {
-        enum { MOST = (1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16 / 32 }; /* of a lane, as no block has fewer than 16 */
-        const int32_t lane = (int32_t)threadIdx.x % 32, shift = call.inner_shift;
-        const int64_t outer = (row0 + r) >> copy.grid.outer_shift;
-        uint32_t bits[MOST];
-        bool any = false;
-#pragma unroll
-        for (int k = 0; k < MOST; k++)
-            if ((lane + k * 32) << shift < cols)
-                bits[k] = tegroup_impl_factors_at::load(
-                    call.scale_dtype, copy.scales,
-                    tegroup_impl_scale_of_block(&copy.grid, shared.part, outer,
-                                                (col0 + ((lane + k * 32) << shift)) >> copy.grid.inner_shift));
-#pragma unroll
-        for (int k = 0; k < MOST; k++)
-            if ((lane + k * 32) << shift < cols) {
-                const float scale = tegroup_impl_factors_at::meaning(call.scale_dtype, bits[k]);
-                table[lane + k * 32] = scale;
-                any = any || small(scale);
-            }
-        return __any_sync(0xffffffffu, any) != 0;
-    }
-    /* A row of a strip: all of its codes are read before the first is looked at. */
-    template <typename HOW> __device__ __forceinline__ void row_of_strip(float *factors) const {
-        enum { BITS = HOW::BITS };
-        const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
-        const char *const in = from<BITS>(r, 0);
-        char *const out = to(r, 0);
-        float *const table = factors + r * ((1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16);
-        if (r >= rows) return;
-        const bool careful = ((uintptr_t)in & (BITS - 1)) != 0 || ((uintptr_t)out & 15) != 0 || (cols & 7) != 0;
-        uint2 codes[8];
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            codes[k] = make_uint2(0, 0);
-            if (!careful && first + k * 256 < cols) codes[k] = codes_at<HOW>(in + (first + k * 256) * BITS / 8);
-        }
-        const bool slow = scales_of_strip(r, table) || careful;
-        __syncwarp();
-#pragma unroll 1
-        for (int32_t c = first; c < cols; c += 2 * 256) {
-            if (slow) {
-                each(r, c, 1, 8);
-                each(r, c + 256, 1, 8);
-                continue;
-            }
-            store<HOW, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
-            if (c + 256 < cols)
-                store<HOW, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
-#pragma unroll
-            for (int k = 0; k < 6; k++) codes[k] = codes[k + 2]; /* so that the loop need not be unrolled */
-        }
-        __syncwarp(); /* the factors have been read */
-    }
-
-    /* Rows of a tile whose columns have scales: all codes are read before the first is looked at. */
-    template <typename HOW> __device__ __forceinline__ void rows_of_tile() const {
-        enum { BITS = HOW::BITS };
-        const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
-        const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
-        const char *in = from<BITS>(row, col);
-        char *out = to(row, col);
-        float scale[8];
-        bool careful = col + 8 > cols || (((uintptr_t)in | (uintptr_t)step) & (BITS - 1)) != 0
-                       || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
-        if (row >= rows || col >= cols) return;
-        uint32_t bits[8];
-        uint2 codes[8];
-        load_scales<8>(row, col, !careful, bits);
-#pragma unroll
-        for (int i = 0; i < 8; i++, in += step) {
-            codes[i] = make_uint2(0, 0);
-            if (!careful && row + i < rows) codes[i] = codes_at<HOW>(in);
-        }
-        careful = scales_of<8>(bits, scale) || careful;
-        if (careful) {
-            each(row, col, 8, 8);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++, out += out_step)
-            if (row + i < rows) store<HOW, 8>(codes[i], scale, out);
-    }
-
-    /* A transposed copy: sixteen rows of two columns at a time. */
-    template <typename HOW> __device__ __forceinline__ void columns_of_tile() const {
-        enum { BITS = HOW::BITS };
-        const int32_t c = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32;
-        const int64_t step = copy.at.col_stride * BITS / 8, out_step = shared.in.ld * BYTES;
-#pragma unroll 1
-        for (int32_t r = r0; r < min(rows, r0 + 32) && c < cols; r += 16) {
-            const char *in = from<BITS>(r, c);
-            char *out = to(r, c);
-            float scale[2];
-            bool careful = c + 2 > cols || r + 16 > rows || (((uintptr_t)in | (uintptr_t)step) & (2 * BITS - 1)) != 0
-                           || (((uintptr_t)out | (uintptr_t)out_step) & (2 * BYTES - 1)) != 0;
-            uint32_t bits[2];
-            uint2 codes[2][2]; /* [eight rows][column] */
-            load_scales<2>(r, c, !careful, bits);
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (careful) {
-                    codes[0][k] = codes[1][k] = make_uint2(0, 0);
-                } else if (BITS == 8) {
-                    const uint4 v = *(const uint4 *)(in + k * step);
-                    codes[0][k] = make_uint2(v.x, v.y), codes[1][k] = make_uint2(v.z, v.w);
-                } else {
-                    const uint2 v = *(const uint2 *)(in + k * step);
-                    codes[0][k] = make_uint2(v.x, 0), codes[1][k] = make_uint2(v.y, 0);
-                }
-            careful = scales_of<2>(bits, scale) || careful;
-            if (careful) {
-                each(r, c, 16, 2);
-                continue;
-            }
-#pragma unroll 1
-            for (int half = 0; half < 2; half++) {
-                float x[2][8];
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    values_of<HOW, 1>(codes[0][k], scale + k, x[k]);
-                    codes[0][k] = codes[1][k];
-                }
-#pragma unroll
-                for (int i = 0; i < 8; i++, out += out_step) {
-                    if (BYTES == 4) *(float2 *)out = make_float2(x[0][i], x[1][i]);
-                    else *(uint32_t *)out = tegroup_impl_two_halves(x[0][i], x[1][i], BF16);
-                }
-            }
-        }
-    }
-
-    template <typename HOW> __device__ __forceinline__ void as() const {
-        if (!columnwise) row_of_strip<HOW>(shared.factor[0]);
-        else if (copy.at.col_stride == 1) rows_of_tile<HOW>();
-        else columns_of_tile<HOW>();
-    }
-    /* Asks once a work what all of its products have in common. */
-    __device__ __forceinline__ void values() const {
-        const bool exact = call.scale_dtype == TEGROUP_DTYPE_F8E8M0;
-        if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
-            if (two) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
-            else if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
-            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
-        } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
-            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
-            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
-        } else {
-            if (exact) as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
-            else as<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
-        }
-    }
-};
-
-/* A work is a strip of the rowwise copy, or a tile of the columnwise one. */
-template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
-    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
-    __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
-    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
-        if (work >= walk.part_end) {
-            walk.meet(work);
-            piece.meet();
-        }
-        if (!piece.copy.data) continue;
-        int64_t row0, col0;
-        walk.place(work, &row0, &col0);
-        piece.at(row0, col0);
-        piece.values();
-    }
-}
-
-/* ==== [36] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [37] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -8072,47 +8100,6 @@ static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
            || (!tegroup_impl_irregular(&t->shape) && tegroup_impl_ld(t) * bytes % 16 == 0
                && (tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)
                    || tegroup_impl_group_stride(t) * bytes % 16 == 0));
-}
-
-static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
-    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
-}
-
-static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
-    tegroup_impl_quantize_launch call;
-    int copy;
-    memset(&call, 0, sizeof call);
-    call.desc.output = *t;
-    call.facts = *tegroup_scaling_info(t->scaling);
-    call.facts.name = NULL; /* of no use to a kernel */
-    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
-    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
-    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
-    call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
-    call.scale_bits = tegroup_impl_bits(call.scale_dtype);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
-        call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
-    }
-    call.transposed_capacity = tegroup_impl_transposed_capacity(t);
-    if (tegroup_impl_ragged(&t->shape))
-        call.view = tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
-    return call;
-}
-
-/* Works of 2^down rows and 2^across columns, shared out among as many blocks as have room: `resident` a
- * multiprocessor. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quantize_launch *call, int32_t down,
-                                                               int32_t across, int32_t resident, unsigned *blocks,
-                                                               tegroup_error *error) {
-    const tegroup_tensor *t = &call->desc.output;
-    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
-                  works = tegroup_impl_ragged(&t->shape) ? tegroup_impl_blocks_of(rows, down) + groups
-                                                         : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
-    call->down_shift = down;
-    call->across_shift = across;
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
-                                    blocks, error);
 }
 
 /* Where a thread's pieces are: 2^in_row of them in a row, 256 columns apart, and the others in the rows below. */
@@ -8125,15 +8112,12 @@ static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launc
             * tegroup_impl_bits(tensors[i / 3]->dtype) / 8;
 }
 
-/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, or as a
- * row that has one scale; and as high as makes 2,048 values a warp. */
+/* Strips of rows for the kernels that read in registers: as wide as said above, or as a row that has one scale; and as
+ * high as makes 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
                                                                tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
-    int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    for (narrower = across - 1; narrower >= 8; narrower--)
-        if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
-            across = narrower;
+    int32_t across = tegroup_impl_cuda_strip_shift(cols);
     if (call->copies && tegroup_impl_scaled_by_line(&call->facts))
         for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
     tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
@@ -8142,20 +8126,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
-/* Launches a kernel with room for `staged` values of input in shared memory. */
-static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
-    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
-    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
-    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
-        "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
-        "the kernel must launch", error);
+/* A tile of values, in bytes. */
+static inline size_t tegroup_impl_cuda_staged(const tegroup_tensor *values) {
+    return (size_t)(TEGROUP_IMPL_QUANTIZE_STAGED * tegroup_impl_bits(values->dtype) / 8);
 }
 
-typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
@@ -8209,8 +8184,8 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
             gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
     if (collects || call->paired)
-        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
-                                                        error);
+        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks,
+                                                        tegroup_impl_cuda_staged(&call->desc.input), stream, error);
     return tegroup_impl_cuda_status(
         tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
         "the kernel must launch", error);
@@ -8293,7 +8268,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
                   rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
                   resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
-    const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
+    const size_t staged = tegroup_impl_cuda_staged(&desc->input);
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
@@ -8350,24 +8325,20 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     return TEGROUP_OK;
 }
 
+#undef TEGROUP_IMPL_BY_VALUES
+
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    unsigned blocks;
     call.copies = 1 << desc->columnwise;
     call.desc.input = desc->output;
     if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
-        &call, desc->columnwise ? tile : tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
-        desc->columnwise ? tile : TEGROUP_IMPL_QUANTIZE_STRIP, TEGROUP_IMPL_DEQUANTIZE_RESIDENT, &blocks, error));
-    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
+    return tegroup_impl_cuda_dequantize_copy(call, 0, stream, error);
 }
-#undef TEGROUP_IMPL_BY_VALUES
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [37] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [38] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -8682,7 +8653,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [38] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [39] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -8758,7 +8729,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [39] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [40] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -9011,7 +8982,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [40] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [41] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -9289,7 +9260,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [41] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [42] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -9598,408 +9569,78 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [42] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
+/* ==== [43] Decoding operands before they are multiplied (src/cuda/decode.h) ==== */
 
-/* What is decoded, and where to. */
-typedef struct tegroup_impl_decode_call {
-    tegroup_impl_gpu_call call; /* its operands as they are read */
-    tegroup_impl_gpu_formats formats;
-    uint16_t *to[2]; /* NULL: the operand is not quantised */
-    int64_t ld[2];
-    float *alpha; /* [groups] */
-} tegroup_impl_decode_call;
-
-enum {
-    TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    /* A tile of lines that are rows: so many, shared by the warps, and columns, 16 for each lane of one. */
-    TEGROUP_IMPL_DECODE_LINES = 256,
-    TEGROUP_IMPL_DECODE_ALONG = 512,
-    /* A tile of lines that are columns: so many rows, a square of so many rows and columns at a time. */
-    TEGROUP_IMPL_DECODE_TALL = 1024,
-    TEGROUP_IMPL_DECODE_SQUARE = 64
-};
-
-/* A tile of an operand. */
-typedef struct tegroup_impl_decode_tile {
-    int64_t row, col;   /* the first of both, in the group */
-    int64_t rows, cols; /* that the group has              */
-    uint16_t *to;       /* where its first row goes        */
-    int64_t ld;
-    int32_t operand; /* -1 behind the last tile                            */
-    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
-} tegroup_impl_decode_tile;
-
-/* ---- scheduling: one warp finds a block's tiles ---- */
-
-/* The walk along the groups of the operands that are decoded, A's before B's: 32 of them, one for each lane. */
-typedef struct tegroup_impl_decode_walk {
-    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
-    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
-} tegroup_impl_decode_walk;
-
-/* Whether the copy that is read lies transposed. */
-static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
-    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
-                                   call.formats.first[operand].columnwise);
+/* The scales of groups, of F32, that the kernels of BF16 do not look for: in alpha. */
+static __global__ void tegroup_impl_decoded_alpha_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                                         float *alpha) {
+    const tegroup_gemm_desc &desc = call.desc;
+    for (int32_t g = (int32_t)threadIdx.x; g < desc.a.shape.groups; g += (int32_t)blockDim.x)
+        alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
 }
 
-/* Tiles of a group down its rows and across its columns. The sizes of both kinds are constants, as a division by what
- * the compiler does not know is long, and a call whose caches are cold waits for its instructions. */
-typedef struct tegroup_impl_decode_counts {
-    int32_t down, across;
-} tegroup_impl_decode_counts;
-static __device__ __forceinline__ tegroup_impl_decode_counts tegroup_impl_decode_counts_of(tegroup_impl_sides sides,
-                                                                                           bool turned) {
-    tegroup_impl_decode_counts counts;
-    counts.down = (int32_t)(turned ? tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_DECODE_TALL)
-                                   : tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_DECODE_LINES));
-    counts.across = (int32_t)(turned ? tegroup_impl_ceil_div(sides.cols, TEGROUP_IMPL_DECODE_SQUARE)
-                                     : tegroup_impl_ceil_div(sides.cols, TEGROUP_IMPL_DECODE_ALONG));
-    return counts;
-}
-
-/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
-static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int operand = at >= desc.a.shape.groups;
-    const int32_t g = operand ? at - desc.a.shape.groups : at;
-    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
-    const tegroup_impl_product p =
-        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
-    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
-    const tegroup_impl_sides sides =
-        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
-    const tegroup_impl_decode_counts counts =
-        tegroup_impl_decode_counts_of(sides, tegroup_impl_decode_turned(call, operand));
-    return counts.down * counts.across;
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
-                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    walk->from = from;
-    walk->before = before;
-    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
-    for (int32_t apart = 1; apart < 32; apart *= 2) {
-        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
-        if (lane >= apart) walk->upto += other;
-    }
-}
-
-/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
- * would be taken from those that decode. */
-static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
-                                                             tegroup_impl_decode_walk *walk,
-                                                             tegroup_impl_gpu_codes (&codes)[2],
-                                                             tegroup_impl_decode_tile *tile) {
-    const tegroup_gemm_desc &desc = call.call.desc;
-    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
-    uint32_t behind; /* lanes whose tiles end behind t */
-    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0
-           && walk->from < (call.to[1] ? 2 : 1) * groups)
-        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
-                                    walk);
-    if (behind == 0) {
-        if (lane == 0) tile->operand = -1;
-        return;
-    }
-    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
-                  g = operand ? at - groups : at;
-    const int32_t number = (int32_t)(t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner));
-    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
-    const tegroup_snapshot_view &view = call.call.views[operand];
-    tegroup_impl_gpu_codes &of = codes[operand];
-    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
-    if (lane == 0) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
-        const bool turned = tegroup_impl_decode_turned(call, operand);
-        const int32_t across = tegroup_impl_decode_counts_of(sides, turned).across;
-        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
-        tile->operand = operand;
-        tile->turned = turned;
-        tile->row = (int64_t)(number / across) * (turned ? TEGROUP_IMPL_DECODE_TALL : TEGROUP_IMPL_DECODE_LINES);
-        tile->col = (int64_t)(number % across) * (turned ? TEGROUP_IMPL_DECODE_SQUARE : TEGROUP_IMPL_DECODE_ALONG);
-        tile->rows = sides.rows;
-        tile->cols = sides.cols;
-        tile->ld = call.ld[operand];
-        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
-    }
-    __syncwarp();
-}
-
-/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
- * it of addresses that come through shared memory. */
-
-/* ---- scales ---- */
-
-/* Scales of F32 multiply sums, so that values are left as they are: times 1. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
-    if (of.facts->scale_dtype == TEGROUP_DTYPE_F32) return 0x3f80u;
-    return tegroup_impl_gpu_half_of_scale(of.scale_dtype == TEGROUP_DTYPE_F8E8M0,
-                                          __ldg((const uint8_t *)of.scales + at));
-}
-
-/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                          int64_t col) {
-    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
-                                                                       int64_t col) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
-    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
-                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
-}
-/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
-static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
-    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
-}
-/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
- * one 32 of it or of the group, as swizzled scales lie in 32 lines. */
-static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
-                                                                             bool down) {
-    const int64_t in_part = row % of.grid.part_rows;
-    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
-                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
-}
-static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
-                                                                       bool down) {
-    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
-    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : 32 - (row & 31);
-}
-
-static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
-}
-static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
-}
-
-/* ---- tiles ---- */
-
-/* Up to 16 neighbouring codes of a line, one by one. */
-static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                     int32_t count) {
-    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
-}
-/* The `count` that exist, and zeros. */
-template <int BITS>
-static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                 int32_t count, bool aligned) {
-    if (count == 0) return make_uint4(0, 0, 0, 0);
-    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
-    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
-    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
-    return make_uint4(both.x, both.y, 0, 0);
-}
-
-/* Rows lie as they are: a warp has `each` that follow each other, a lane 16 neighbouring columns of each. Scales are
- * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
- * them. */
-template <int BITS, bool DOWN>
-static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
-                                                                const tegroup_impl_gpu_codes &codes) {
-    constexpr int AT_ONCE = 4, SHARES = TEGROUP_IMPL_DECODE_THREADS / 32 * AT_ONCE;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t lines = (int32_t)tegroup_impl_min(tile.rows - tile.row, TEGROUP_IMPL_DECODE_LINES),
-                  each = (lines + SHARES - 1) / SHARES * AT_ONCE; /* few rows have several warps, too */
-    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.row + (int64_t)(threadIdx.x / 32) * each,
-                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
-    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, each);
-    const bool aligned = codes.aligned;
-    if (count == 0) return;
-    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
-    uint16_t *to = tile.to + first * tile.ld + col;
-    uint32_t scales[8];
-    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
-#pragma unroll 1
-    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
-        if (left == 0) {
-            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
-            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), each);
-#pragma unroll
-            for (int j = 0; DOWN && j < 16; j++) {
-                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
-                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
-            }
-        }
-        n = min(AT_ONCE, min(rows - done, left));
-        uint4 raw[AT_ONCE];
-        uint32_t half[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
-            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= n) break;
-            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
-            tegroup_impl_gpu_decode(how, BITS, true, piece);
-            if (DOWN) tegroup_impl_decode_by(scales, piece);
-            else tegroup_impl_decode_by_one(half[i], piece);
-            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
-            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
-        }
-        at += n * row_stride;
-        to += n * tile.ld;
-        if (!DOWN) scale_at += n * step;
-    }
-}
-
-/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
- * them. Scales are shifted in from the last row to the first. */
-static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
-                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
-    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll 1
-    for (int32_t j = count - 1; j >= 0; j--) {
-        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
-#pragma unroll
-        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
-        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
-    }
-    tegroup_impl_decode_by(scales, piece);
-}
-
-/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
- * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
- * next square meanwhile. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
-    const tegroup_impl_scaled &of = codes.of;
-    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.col + mine, end = tegroup_impl_min(tile.row + TEGROUP_IMPL_DECODE_TALL, tile.rows);
-    const auto rows_at = [&](int64_t row) {
-        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
-    };
-    const auto load = [&](int64_t row) {
-        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
-                                              codes.aligned);
-    };
-    uint4 raw = load(tile.row + quarter * 16);
-#pragma unroll 1
-    for (int64_t from = tile.row; from < end; from += SIDE) {
-        const int64_t row = from + quarter * 16;
-        const int32_t count = rows_at(row);
-        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
-        raw = load(row + SIDE);
-        tegroup_impl_gpu_decode(how, BITS, true, piece);
-        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
-            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
-                                       piece);
-        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
-        __syncthreads(); /* what was turned before has been read */
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
-                (uint16_t)(piece[i / 2] >> i % 2 * 16);
-        __syncthreads();
-        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
-            if (tile.col + chunk * 8 < tile.ld)
-                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
-                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
-    }
-}
-
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
-                                                                   const tegroup_impl_gpu_codes &codes,
-                                                                   uint16_t *square) {
-    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
-    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
-    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
-}
-
-static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
-    tegroup_impl_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
-#else
-    __shared__ tegroup_impl_gpu_codes codes[2];
-    __shared__ tegroup_impl_decode_tile found;
-    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
-    const tegroup_gemm_desc &desc = call.call.desc;
-    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
-    if (threadIdx.x < 32) {
-        const int32_t groups = desc.a.shape.groups;
-        walk.from = tegroup_impl_prepared(call.call) ? (call.to[0] ? 0 : groups) - 32 : 2 * groups;
-        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
-    }
-    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
-         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
-        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads(); /* the tile before has been decoded */
-        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
-        __syncthreads();
-        const tegroup_impl_decode_tile tile = found;
-        if (tile.operand < 0) break;
-        const tegroup_impl_gpu_codes &of = codes[tile.operand];
-        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
-        else tegroup_impl_decode_tile_of<4>(tile, of, square);
-    }
-#endif
+/* Enqueues the decoding of one operand to `decoded`, by the kernel of tegroup_dequantize. Values of scalings whose scales
+ * are of F32, or take the place of such, are left as they are: those multiply sums. Weights of a group without rows are
+ * left out, as nobody reads them. */
+static inline tegroup_status tegroup_impl_decode_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                         const tegroup_tensor *decoded, unsigned most,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    tegroup_impl_quantize_launch launch = tegroup_impl_cuda_quantize_launch(t);
+    launch.copies = 1 << tegroup_impl_reads_columnwise(desc, operand);
+    launch.desc.input = *decoded;
+    launch.desc.output.global_scale_inv = NULL; /* It is in alpha. */
+    if (launch.facts.scale_dtype == TEGROUP_DTYPE_F32) launch.scale_dtype = TEGROUP_DTYPE_UNSET;
+    if (operand == TEGROUP_IMPL_B && desc->op != TEGROUP_OP_WGRAD) launch.used = tegroup_impl_cuda_view(&desc->a).rows;
+    return tegroup_impl_cuda_dequantize_copy(launch, most, stream, error);
 }
 
 /* Enqueues the decoding of `operands`, bit 0 for A and bit 1 for B, to where `layout`, of the plan's workspace, says.
  * decoded: the product that is left, with operands as they are read; its bias gradient is not that of a quantised dY,
- * which tegroup_impl_formats_bias_grad makes of call->call. */
+ * which tegroup_impl_formats_bias_grad makes of `read`, the call before that. */
 static inline tegroup_status tegroup_impl_decode(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                  const tegroup_layout *layout, uint32_t operands,
-                                                 tegroup_gemm_desc *decoded, tegroup_impl_decode_call *call,
+                                                 tegroup_gemm_desc *decoded, tegroup_impl_gpu_call *read,
                                                  struct CUstream_st *stream, tegroup_error *error) {
     tegroup_tensor *const tensors[2] = {&decoded->a, &decoded->b};
     void *const workspace = desc->options.workspace;
-    int multiprocessors = 0;
-    memset(call, 0, sizeof *call);
+    int multiprocessors = 0, i;
     *decoded = *desc;
     decoded->a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
     decoded->b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    *read = tegroup_impl_gpu_call_of(decoded);
     if (operands == 0) return TEGROUP_OK;
-    call->formats = tegroup_impl_gpu_formats_of(desc);
-    call->call = tegroup_impl_gpu_call_of(decoded);
-    for (int i = 0; i < 2; i++) {
-        if (!(operands >> i & 1u) || tensors[i]->scaling == TEGROUP_SCALING_NONE) continue;
-        *tensors[i] = tegroup_impl_decoded(tensors[i], tegroup_impl_layout_at(layout, i, workspace));
-        call->to[i] = (uint16_t *)tensors[i]->data;
-        call->ld[i] = tensors[i]->ld;
-    }
-    call->alpha = (float *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_DECODED_ALPHA, workspace);
-    decoded->a.global_scale_inv = decoded->b.global_scale_inv = NULL; /* They are in alpha. */
-    decoded->alpha.data = call->alpha;
-    decoded->alpha.dtype = TEGROUP_DTYPE_F32;
-    decoded->alpha.space = TEGROUP_SPACE_DEVICE;
-    decoded->alpha.stride = 1;
-    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
-        decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
-    if (desc->d.shape.groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device),
                                  "plan.device", "must be readable", error));
-    const unsigned blocks = plan->sm_limit > 0 && plan->sm_limit < multiprocessors
-                                ? (unsigned)plan->sm_limit
-                                : (unsigned)multiprocessors * TEGROUP_IMPL_DECODE_BLOCKS;
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, *call),
-        "stream", "the kernels must launch", error);
+    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
+        decoded->bias.dtype = TEGROUP_DTYPE_UNSET;
+    if (decoded->a.global_scale_inv || decoded->b.global_scale_inv) {
+        float *const alpha = (float *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_DECODED_ALPHA, workspace);
+        decoded->a.global_scale_inv = decoded->b.global_scale_inv = NULL; /* They are in alpha. */
+        decoded->alpha.data = alpha;
+        decoded->alpha.dtype = TEGROUP_DTYPE_F32;
+        decoded->alpha.space = TEGROUP_SPACE_DEVICE;
+        decoded->alpha.stride = 1;
+        if (desc->d.shape.groups > 0)
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+                tegroup_impl_launch(tegroup_impl_decoded_alpha_kernel, 1, 256, 0, stream, *read, alpha), "stream",
+                "the kernel must launch", error));
+    }
+    for (i = 0; i < 2; i++) {
+        if (!(operands >> i & 1u) || tensors[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        *tensors[i] = tegroup_impl_decoded(tensors[i], tegroup_impl_layout_at(layout, i, workspace));
+        if (desc->d.shape.groups > 0)
+            TEGROUP_IMPL_TRY(tegroup_impl_decode_operand(
+                desc, (tegroup_impl_operand)i, tensors[i],
+                plan->sm_limit < multiprocessors ? (unsigned)plan->sm_limit : 0, stream, error));
+    }
+    return TEGROUP_OK;
 }
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [43] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [44] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -10236,7 +9877,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [44] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
+/* ==== [45] Portable GEMM: storing, and where fragments lie (src/cuda/portable_store.h) ==== */
 
 /* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
  * is aligned. */
@@ -10354,7 +9995,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
                    : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
-/* ==== [45] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [46] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* What multiplies sums over parts of k before they are added up: in most kernels nothing does. For others see
  * tegroup_impl_portable_factors. */
@@ -10866,7 +10507,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [46] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [47] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -10926,7 +10567,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [47] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [48] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* Kernels for every format, operation and storage order, from SM80 on, one for scales of 8 bits and one for F32: they
  * multiply what is decoded nowhere else (cuda/portable_decoded.h). Values of 8 and 4 bits are exact in BF16, so their
@@ -11314,7 +10955,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 
-/* ==== [48] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
+/* ==== [49] Portable GEMM: weights that are decoded in registers (src/cuda/portable_weights.h) ==== */
 
 /* Forward products of few rows a group, and dgrads by the transposed copy of the weights: what they take is reading
  * weights. A ring of stages brings their codes, of E4M3 or E2M1, to shared memory as they are, with scales of 8 bits.
@@ -11643,7 +11284,7 @@ static inline tegroup_status tegroup_impl_portable_weights_gemm(const tegroup_pl
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 
-/* ==== [49] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
+/* ==== [50] Portable GEMM: products whose sums are promoted (src/cuda/portable_promoted.h) ==== */
 
 /* Operands of FP8 with scales of F32 are decoded to BF16, where their codes are exact, before the product
  * (cuda/decode.h) or, as weights of short groups, in its registers (cuda/portable_weights.h), and multiplied as BF16
@@ -11803,7 +11444,7 @@ static inline tegroup_status tegroup_impl_portable_promoted_gemm(const tegroup_p
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [50] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [51] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -12021,16 +11662,16 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
     const int weights = tegroup_impl_portable_plans_weights(plan);
     if (operands || weights) { /* A bias gradient is the sum of a quantised dY's values themselves. */
         tegroup_gemm_desc decoded;
-        tegroup_impl_decode_call call;
+        tegroup_impl_gpu_call read;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
-        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &read, stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
                              ? (weights ? tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error)
                                         : tegroup_impl_portable_multiply(plan, &decoded, stream, error))
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
-        return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+        return tegroup_impl_formats_bias_grad(desc, &read, stream, error);
     }
     if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
 #endif
@@ -12078,7 +11719,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [51] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [52] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -12429,7 +12070,7 @@ template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [52] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [53] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -12623,7 +12264,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [53] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [54] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -12987,7 +12628,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [54] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [55] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -13274,7 +12915,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [55] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [56] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -13415,7 +13056,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [56] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
+/* ==== [57] Hopper GEMM: blocks that keep step (src/cuda/sm90_pace.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* The count that is explained below: in device memory, one for each translation unit. */
@@ -13470,7 +13111,7 @@ struct tegroup_impl_sm90_pace {
 };
 #endif
 
-/* ==== [57] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [58] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -13724,7 +13365,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [58] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [59] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -13901,7 +13542,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [59] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [60] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -14342,7 +13983,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [60] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
+/* ==== [61] Hopper GEMM: weights that are decoded in registers (src/cuda/sm90_weights.h) ==== */
 
 /* The kernel of sm90_tiles.h for weights of MXFP8, MXFP4 or NVFP4 and rows of BF16: D^T = B A^T in flipped, fitting
  * tiles. TMA loads codes, and tiles of 128 x 4 scales; each thread of the warpgroups, which share a tile, decodes those
@@ -14802,7 +14443,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_choose(tegroup_plan *plan
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* ==== [61] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [62] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -15360,7 +15001,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [62] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [63] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -15402,7 +15043,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [63] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [64] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -15512,7 +15153,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [64] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [65] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -15632,7 +15273,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [65] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [66] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 /* Whether a plan's kernel is PORTABLE's. */
 static inline int tegroup_impl_sm90_plans_mma(const tegroup_plan *plan) {
@@ -16045,16 +15686,16 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
                                                             struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded;
-    tegroup_impl_decode_call call;
+    tegroup_impl_gpu_call read;
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     multiplied.problem = tegroup_impl_decoded_problem(&plan->problem);
     TEGROUP_IMPL_TRY(
-        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &call, stream, error));
+        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &read, stream, error));
     if (tegroup_impl_sm90_plans_weights(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
-    return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+    return tegroup_impl_formats_bias_grad(desc, &read, stream, error);
 }
 #endif
 
@@ -16080,7 +15721,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [66] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
+/* ==== [67] Hopper GEMM: weights that are decoded in registers: launch (src/cuda/sm90_weights_plan.h) ==== */
 
 /* Notes where scales of weights are. */
 static inline tegroup_impl_sm90_weights tegroup_impl_sm90_weights_of(const tegroup_tensor *b) {
@@ -16124,7 +15765,7 @@ static inline tegroup_status tegroup_impl_sm90_weights_gemm(const tegroup_plan *
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* ==== [67] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [68] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -16321,7 +15962,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [68] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [69] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -16353,7 +15994,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [69] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
+/* ==== [70] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -16515,7 +16156,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [70] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [71] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. The variable is not const, since a linker may fold constants of the same value. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {

@@ -247,16 +247,16 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
     const int weights = tegroup_impl_portable_plans_weights(plan);
     if (operands || weights) { /* A bias gradient is the sum of a quantised dY's values themselves. */
         tegroup_gemm_desc decoded;
-        tegroup_impl_decode_call call;
+        tegroup_impl_gpu_call read;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
         tegroup_impl_portable_workspace(plan, &layout);
-        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_decode(plan, desc, &layout, operands, &decoded, &read, stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_scales_values(&plan->problem)
                              ? (weights ? tegroup_impl_portable_weights_gemm(plan, &decoded, stream, error)
                                         : tegroup_impl_portable_multiply(plan, &decoded, stream, error))
                              : tegroup_impl_portable_promoted_gemm(plan, desc, &decoded, stream, error));
-        return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+        return tegroup_impl_formats_bias_grad(desc, &read, stream, error);
     }
     if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
 #endif

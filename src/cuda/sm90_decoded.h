@@ -90,12 +90,15 @@ TEGROUP_IMPL_STATIC void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc 
         tegroup_impl_plan_decoded(desc, tegroup_impl_quantised_operands(&plan->problem) & ~held, plan);
 }
 
-#define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
+/* TB/s at which codes are read and BF16 is written, and what it takes to begin with an operand, seen on an H200
+ * (docs/lab/decoded.md, "The kernel that decodes"). */
+#define TEGROUP_IMPL_SM90_DECODE_TB 3.6
+#define TEGROUP_IMPL_SM90_DECODE_US 10.0
 
 /* Predicted time in us to decode: all groups are taken to have rows. */
 TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    double bytes = 0;
+    double us = 0;
     int i;
     for (i = 0; i < 2; i++) {
         const tegroup_tensor *t = operands[i];
@@ -103,9 +106,11 @@ TEGROUP_IMPL_STATIC double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *
                                                            : (double)t->shape.groups * (double)t->shape.rows;
         if (tegroup_impl_scaled_by_8_bits(t->scaling)
             && !(i == TEGROUP_IMPL_B && tegroup_impl_sm90_holds_weights(desc, p)))
-            bytes += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0);
+            us += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0)
+                      / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6)
+                  + TEGROUP_IMPL_SM90_DECODE_US;
     }
-    return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
+    return us;
 }
 
 /* Time in us of a product that decodes its weights in registers: by a rate of operations in TFLOP/s, one of codes in

@@ -452,16 +452,16 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
                                                             struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded;
-    tegroup_impl_decode_call call;
+    tegroup_impl_gpu_call read;
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     multiplied.problem = tegroup_impl_decoded_problem(&plan->problem);
     TEGROUP_IMPL_TRY(
-        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &call, stream, error));
+        tegroup_impl_decode(plan, desc, &layout, tegroup_impl_sm90_decoded(plan), &decoded, &read, stream, error));
     if (tegroup_impl_sm90_plans_weights(plan)) return tegroup_impl_sm90_weights_gemm(plan, &decoded, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
-    return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+    return tegroup_impl_formats_bias_grad(desc, &read, stream, error);
 }
 #endif
 

@@ -15,9 +15,9 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
+#include "core/quantize_copies.h"
 #include "cpu/rows.h"
 #include "layer/quantize_rules.h"
-#include "layer/quantize_copies.h"
 #include "layer/quantize.h"
 
 #if TEGROUP_IMPL_FP8_KERNELS

@@ -24,12 +24,12 @@
 #include "core/scale_grid.h"
 #include "core/checks.h"
 #include "core/copies.h"
+#include "core/quantize_copies.h"
 #include "core/product.h"
 #include "cpu/rows.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
 #include "layer/quantize_rules.h"
-#include "layer/quantize_copies.h"
 
 #if TEGROUP_IMPL_FP8_KERNELS
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc,

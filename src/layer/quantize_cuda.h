@@ -25,11 +25,12 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "layer/activation_cuda.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_walk.h"
+#include "cuda/quantize_launch.h"
+#include "cuda/dequantize.h"
 #include "layer/quantize_tile_cuda.h"
 #include "layer/quantize_registers_cuda.h"
 #include "layer/quantize_registers_calls_cuda.h"
-#include "layer/dequantize_tile_cuda.h"
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -38,47 +39,6 @@ static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
            || (!tegroup_impl_irregular(&t->shape) && tegroup_impl_ld(t) * bytes % 16 == 0
                && (tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)
                    || tegroup_impl_group_stride(t) * bytes % 16 == 0));
-}
-
-static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
-    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
-}
-
-static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
-    tegroup_impl_quantize_launch call;
-    int copy;
-    memset(&call, 0, sizeof call);
-    call.desc.output = *t;
-    call.facts = *tegroup_scaling_info(t->scaling);
-    call.facts.name = NULL; /* of no use to a kernel */
-    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
-    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
-    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
-    call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
-    call.scale_bits = tegroup_impl_bits(call.scale_dtype);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
-        call.grids[copy] = tegroup_impl_scale_grid_of_any(t, &call.facts, copy);
-    }
-    call.transposed_capacity = tegroup_impl_transposed_capacity(t);
-    if (tegroup_impl_ragged(&t->shape))
-        call.view = tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
-    return call;
-}
-
-/* Works of 2^down rows and 2^across columns, shared out among as many blocks as have room: `resident` a
- * multiprocessor. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quantize_launch *call, int32_t down,
-                                                               int32_t across, int32_t resident, unsigned *blocks,
-                                                               tegroup_error *error) {
-    const tegroup_tensor *t = &call->desc.output;
-    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
-                  works = tegroup_impl_ragged(&t->shape) ? tegroup_impl_blocks_of(rows, down) + groups
-                                                         : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
-    call->down_shift = down;
-    call->across_shift = across;
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
-                                    blocks, error);
 }
 
 /* Where a thread's pieces are: 2^in_row of them in a row, 256 columns apart, and the others in the rows below. */
@@ -91,15 +51,12 @@ static inline void tegroup_impl_cuda_quantize_pieces(tegroup_impl_quantize_launc
             * tegroup_impl_bits(tensors[i / 3]->dtype) / 8;
 }
 
-/* Strips of rows for the kernels that read in registers: as wide as leaves the least of a row's last one empty, or as a
- * row that has one scale; and as high as makes 2,048 values a warp. */
+/* Strips of rows for the kernels that read in registers: as wide as said above, or as a row that has one scale; and as
+ * high as makes 2,048 values a warp. */
 static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quantize_launch *call, unsigned *blocks,
                                                                tegroup_error *error) {
     const int64_t cols = call->desc.output.shape.cols;
-    int32_t across = TEGROUP_IMPL_QUANTIZE_STRIP, narrower;
-    for (narrower = across - 1; narrower >= 8; narrower--)
-        if (tegroup_impl_blocks_of(cols, narrower) << narrower < tegroup_impl_blocks_of(cols, across) << across)
-            across = narrower;
+    int32_t across = tegroup_impl_cuda_strip_shift(cols);
     if (call->copies && tegroup_impl_scaled_by_line(&call->facts))
         for (across = TEGROUP_IMPL_QUANTIZE_STRIP; cols > (int64_t)1 << across; across++) {}
     tegroup_impl_cuda_quantize_pieces(call, (int32_t)tegroup_impl_min(across, TEGROUP_IMPL_QUANTIZE_STRIP) - 8);
@@ -108,20 +65,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_strips(tegroup_impl_quan
         TEGROUP_IMPL_REGISTERS_RESIDENT, blocks, error);
 }
 
-/* Launches a kernel with room for `staged` values of input in shared memory. */
-static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
-    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
-    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
-    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
-        "the device must have the kernel, and shared memory for it", error));
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
-        "the kernel must launch", error);
+/* A tile of values, in bytes. */
+static inline size_t tegroup_impl_cuda_staged(const tegroup_tensor *values) {
+    return (size_t)(TEGROUP_IMPL_QUANTIZE_STAGED * tegroup_impl_bits(values->dtype) / 8);
 }
 
-typedef void tegroup_impl_quantize_kernel_type(const tegroup_impl_quantize_launch);
 template <int CODE, bool TILE>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
@@ -175,8 +123,8 @@ static inline tegroup_status tegroup_impl_cuda_launch_registers(tegroup_impl_qua
             gradient ? TEGROUP_IMPL_GRADIENT_RESIDENT : TEGROUP_IMPL_REGISTERS_RESIDENT, &blocks, error));
     }
     if (collects || call->paired)
-        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks, TEGROUP_IMPL_QUANTIZE_STAGED, stream,
-                                                        error);
+        return tegroup_impl_cuda_quantize_launch_kernel(kernel, call, blocks,
+                                                        tegroup_impl_cuda_staged(&call->desc.input), stream, error);
     return tegroup_impl_cuda_status(
         tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, *call), "stream",
         "the kernel must launch", error);
@@ -259,7 +207,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
                   rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
                   resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
-    const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
+    const size_t staged = tegroup_impl_cuda_staged(&desc->input);
     unsigned blocks;
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
@@ -316,17 +264,13 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     return TEGROUP_OK;
 }
 
+#undef TEGROUP_IMPL_BY_VALUES
+
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
-    unsigned blocks;
     call.copies = 1 << desc->columnwise;
     call.desc.input = desc->output;
     if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
-        &call, desc->columnwise ? tile : tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
-        desc->columnwise ? tile : TEGROUP_IMPL_QUANTIZE_STRIP, TEGROUP_IMPL_DEQUANTIZE_RESIDENT, &blocks, error));
-    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
+    return tegroup_impl_cuda_dequantize_copy(call, 0, stream, error);
 }
-#undef TEGROUP_IMPL_BY_VALUES

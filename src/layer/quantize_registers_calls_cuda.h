@@ -13,9 +13,9 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
+#include "core/quantize_copies.h"
 #include "core/activation_formulas.h"
-#include "layer/quantize_copies.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_walk.h"
 #include "layer/quantize_registers_cuda.h"
 
 /* Whether a tensor can be read piece by piece: rows at multiples of 16 bytes, of whole pieces. */

@@ -12,10 +12,10 @@
 #include "formats/scale_layout.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
-#include "layer/quantize_copies.h"
+#include "core/quantize_copies.h"
 #include "cuda/rows.h"
-#include "layer/quantize_values_cuda.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_values.h"
+#include "cuda/quantize_walk.h"
 #include "layer/quantize_tile_cuda.h"
 
 /* These kernels make what those of strips and tiles make, of values that are read or, for blocks of 1x128, that a gated

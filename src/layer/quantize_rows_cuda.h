@@ -5,10 +5,10 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/scale_grid.h"
-#include "layer/quantize_copies.h"
+#include "core/quantize_copies.h"
 #include "cuda/call.h"
-#include "layer/quantize_values_cuda.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_values.h"
+#include "cuda/quantize_walk.h"
 #include "layer/quantize_tile_cuda.h"
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are

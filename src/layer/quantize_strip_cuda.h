@@ -7,10 +7,10 @@
 #include "formats/convert.h"
 #include "formats/scale_layout.h"
 #include "core/scale_grid.h"
-#include "layer/quantize_copies.h"
+#include "core/quantize_copies.h"
 #include "cuda/call.h"
-#include "layer/quantize_values_cuda.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_values.h"
+#include "cuda/quantize_walk.h"
 #include "layer/quantize_tile_cuda.h"
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each

@@ -16,14 +16,14 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
+#include "core/quantize_copies.h"
 #include "core/stored_scales.h"
 #include "core/product.h"
 #include "core/activation_formulas.h"
-#include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"
-#include "layer/quantize_values_cuda.h"
-#include "layer/quantize_walk_cuda.h"
+#include "cuda/quantize_values.h"
+#include "cuda/quantize_walk.h"
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,

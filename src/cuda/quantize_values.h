@@ -7,8 +7,8 @@
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
+#include "core/quantize_copies.h"
 #include "core/activation_formulas.h"
-#include "layer/quantize_copies.h"
 #include "cuda/rows.h"
 
 /* Eight values of a row, in the type that they have in memory. */

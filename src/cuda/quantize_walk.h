@@ -14,7 +14,7 @@
 #include "core/scale_grid.h"
 #include "core/snapshot_checks.h"
 #include "core/copies.h"
-#include "layer/quantize_copies.h"
+#include "core/quantize_copies.h"
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -28,7 +28,7 @@ enum {
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
- * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise needs none. */
+ * tile, strips, or ROW's rows; in registers ROW's strips have a table there. dequantise turns a tile of codes in it. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
@@ -56,6 +56,7 @@ typedef struct tegroup_impl_quantize_launch {
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
     tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
     tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
+    const int64_t *used; /* groups that have 0 here have no works; NULL: all have theirs */
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
@@ -159,6 +160,7 @@ static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
         if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
+    if (call.used && call.used[g] == 0) return 0;
     return tegroup_impl_works_across(call, sides.cols)
            * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
 }
