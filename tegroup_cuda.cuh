@@ -6547,7 +6547,8 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         return row + (COLUMNWISE ? 0 : k) < rows && col + (COLUMNWISE ? k : 0) < cols;
     }
     template <typename HOW> __device__ __forceinline__ bool scales_of(const uint32_t *bits, float *scale) const {
-        bool small = false;
+        enum { ROUNDS = DTYPE != TEGROUP_DTYPE_F32 && !HOW::EXACT, SINGLE = ROUNDS && !HOW::TWO };
+        bool small = ROUNDS && HOW::TWO && tegroup_impl_small_factor(of_group);
         if (call.scale_dtype == TEGROUP_DTYPE_F8E8M0) {
 #pragma unroll
             for (int k = 0; k < 8; k++) scale[k] = tegroup_impl_f32_of_f8e8m0((uint8_t)bits[k]);
@@ -6562,10 +6563,8 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
             for (int k = 0; k < 8; k++)
                 scale[k] = call.scale_dtype == TEGROUP_DTYPE_UNSET ? 1.0f : __uint_as_float(bits[k]);
         }
-        if (DTYPE == TEGROUP_DTYPE_F32) return false;
-        if (HOW::TWO) return tegroup_impl_small_factor(of_group);
 #pragma unroll
-        for (int k = 0; k < 8; k++) small = small || (!HOW::EXACT && tegroup_impl_small_factor(scale[k]));
+        for (int k = 0; k < 8; k++) small = small || (SINGLE && tegroup_impl_small_factor(scale[k]));
         return small;
     }
 
@@ -9579,9 +9578,9 @@ static __global__ void tegroup_impl_decoded_alpha_kernel(const __grid_constant__
         alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
 }
 
-/* Enqueues the decoding of one operand to `decoded`, by the kernel of tegroup_dequantize. Values of scalings whose scales
- * are of F32, or take the place of such, are left as they are: those multiply sums. Weights of a group without rows are
- * left out, as nobody reads them. */
+/* Enqueues the decoding of one operand to `decoded`, by the kernel of tegroup_dequantize. Values of scalings whose
+ * scales are of F32, or take the place of such, are left as they are: those multiply sums. Weights of a group without
+ * rows are left out, as nobody reads them. */
 static inline tegroup_status tegroup_impl_decode_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
                                                          const tegroup_tensor *decoded, unsigned most,
                                                          struct CUstream_st *stream, tegroup_error *error) {

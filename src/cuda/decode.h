@@ -29,9 +29,9 @@ static __global__ void tegroup_impl_decoded_alpha_kernel(const __grid_constant__
         alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
 }
 
-/* Enqueues the decoding of one operand to `decoded`, by the kernel of tegroup_dequantize. Values of scalings whose scales
- * are of F32, or take the place of such, are left as they are: those multiply sums. Weights of a group without rows are
- * left out, as nobody reads them. */
+/* Enqueues the decoding of one operand to `decoded`, by the kernel of tegroup_dequantize. Values of scalings whose
+ * scales are of F32, or take the place of such, are left as they are: those multiply sums. Weights of a group without
+ * rows are left out, as nobody reads them. */
 static inline tegroup_status tegroup_impl_decode_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
                                                          const tegroup_tensor *decoded, unsigned most,
                                                          struct CUstream_st *stream, tegroup_error *error) {

@@ -172,7 +172,8 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         return row + (COLUMNWISE ? 0 : k) < rows && col + (COLUMNWISE ? k : 0) < cols;
     }
     template <typename HOW> __device__ __forceinline__ bool scales_of(const uint32_t *bits, float *scale) const {
-        bool small = false;
+        enum { ROUNDS = DTYPE != TEGROUP_DTYPE_F32 && !HOW::EXACT, SINGLE = ROUNDS && !HOW::TWO };
+        bool small = ROUNDS && HOW::TWO && tegroup_impl_small_factor(of_group);
         if (call.scale_dtype == TEGROUP_DTYPE_F8E8M0) {
 #pragma unroll
             for (int k = 0; k < 8; k++) scale[k] = tegroup_impl_f32_of_f8e8m0((uint8_t)bits[k]);
@@ -187,10 +188,8 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
             for (int k = 0; k < 8; k++)
                 scale[k] = call.scale_dtype == TEGROUP_DTYPE_UNSET ? 1.0f : __uint_as_float(bits[k]);
         }
-        if (DTYPE == TEGROUP_DTYPE_F32) return false;
-        if (HOW::TWO) return tegroup_impl_small_factor(of_group);
 #pragma unroll
-        for (int k = 0; k < 8; k++) small = small || (!HOW::EXACT && tegroup_impl_small_factor(scale[k]));
+        for (int k = 0; k < 8; k++) small = small || (SINGLE && tegroup_impl_small_factor(scale[k]));
         return small;
     }
 
