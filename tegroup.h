@@ -3183,31 +3183,24 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_bf16_of_f32(float x) {
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* Conversions of F16 and what is smaller have no branches, so that compilers make vectors of loops over them. What is
+ * subnormal goes through one sum, of F32, that is exact, or whose last place is the step of the result. */
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_f16(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu, shift;
-    if (magnitude >= 0x7c00u) return tegroup_impl_f32_of_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-    if (magnitude >= 0x0400u) return tegroup_impl_f32_of_bits(sign | ((magnitude << 13) + 0x38000000u));
-    if (magnitude == 0) return tegroup_impl_f32_of_bits(sign);
-    for (shift = 0; !(magnitude & 0x0400u); shift++) magnitude <<= 1; /* subnormal: normalise */
-    return tegroup_impl_f32_of_bits(sign | ((113u - shift) << 23) | ((magnitude & 0x3ffu) << 13));
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, shifted = (uint32_t)(h & 0x7fffu) << 13;
+    const float first = tegroup_impl_f32_of_bits(0x38800000u); /* 2^-14, from which on F16 is normal */
+    const uint32_t subnormal = tegroup_impl_bits_of_f32(tegroup_impl_f32_of_bits(0x38800000u + shifted) - first);
+    const uint32_t finite = shifted < 0x800000u ? subnormal : shifted + 0x38000000u;
+    return tegroup_impl_f32_of_bits(sign | (shifted < 0xf800000u ? finite : shifted | 0x7f800000u));
 }
 
 TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
-    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept,
-             rest, half;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
-    if (magnitude >= 0x38800000u) {                                  /* 2^-14 and above: normal           */
-        magnitude -= 0x38000000u;
-        return (uint16_t)(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
-    }
-    if (magnitude <= 0x33000000u) return (uint16_t)sign; /* 2^-25 and below round to zero     */
-    shift = 126u - (magnitude >> 23);                    /* in units of 2^-24                 */
-    magnitude = (magnitude & 0x7fffffu) | 0x800000u;
-    kept = magnitude >> shift;
-    rest = magnitude & ((1u << shift) - 1u);
-    half = 1u << (shift - 1u);
-    return (uint16_t)(sign | (kept + (rest > half || (rest == half && (kept & 1u)))));
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    const uint32_t subnormal = tegroup_impl_bits_of_f32(tegroup_impl_f32_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+    const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+    const uint32_t other = magnitude > 0x7f800000u ? 0x7e00u | (magnitude >> 13 & 0x3ffu) : 0x7c00u;
+    /* 65520 and above round to infinity. */
+    return (uint16_t)((u >> 16 & 0x8000u) | (magnitude < 0x477ff000u ? finite : other));
 }
 
 /* Round to nearest, or to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
@@ -3281,18 +3274,16 @@ TEGROUP_IMPL_HD float tegroup_impl_inverse_f32(float x) { return tegroup_impl_qu
  * Here a type is its mantissa bits and the exponent of its smallest normal value. Codes of magnitudes are in the order
  * of their values, so that what rounding carries goes to the next code, and one past the largest saturates. */
 TEGROUP_IMPL_HD uint8_t tegroup_impl_small_of_f32(float x, int32_t mantissa_bits, int32_t exponent_min,
-                                                  uint32_t largest) {
-    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, first = (uint32_t)(127 + exponent_min);
-    const uint32_t exponent = magnitude >> 23;
-    uint32_t kept, lost = (uint32_t)(23 - mantissa_bits);
-    if (exponent >= first) kept = magnitude - ((first - 1) << 23);
-    else {
-        lost += first - exponent; /* subnormal: the leading 1 is stored, too */
-        if (lost > 25) return 0;
-        kept = (magnitude & 0x7fffffu) | 0x800000u;
-    }
-    kept = (kept + ((1u << (lost - 1)) - 1) + (kept >> lost & 1u)) >> lost;
-    return (uint8_t)(kept < largest ? kept : largest);
+                                                  uint32_t largest, uint32_t of_nan, int32_t sign_at) {
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu,
+                   first = (uint32_t)(127 + exponent_min), lost = (uint32_t)(23 - mantissa_bits),
+                   up = (1u << (lost - 1)) - 1 + (magnitude >> lost & 1u);
+    const uint32_t normal = (magnitude - ((first - 1) << 23) + up) >> lost;
+    const uint32_t zero = (first + lost) << 23; /* a number of F32 whose last place is the smallest step */
+    const uint32_t subnormal =
+        tegroup_impl_bits_of_f32(tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(zero)) - zero;
+    const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;
+    return (uint8_t)(magnitude > 0x7f800000u ? of_nan : code | u >> 31 << sign_at);
 }
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_small(uint32_t magnitude, int32_t mantissa_bits, int32_t exponent_min) {
     const uint32_t first = (uint32_t)(127 + exponent_min);
@@ -3333,8 +3324,7 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e4m3_of_f32(float x) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
     return (uint8_t)pair;
 #else
-    if (tegroup_impl_is_nan(x)) return 0x7fu;
-    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 3, -6, 0x7eu));
+    return tegroup_impl_small_of_f32(x, 3, -6, 0x7eu, 0x7fu, 7);
 #endif
 }
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e5m2_of_f32(float x) {
@@ -3343,13 +3333,11 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e5m2_of_f32(float x) {
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
     return (uint8_t)pair;
 #else
-    if (tegroup_impl_is_nan(x)) return 0x7fu;
-    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 2, -14, 0x7bu));
+    return tegroup_impl_small_of_f32(x, 2, -14, 0x7bu, 0x7fu, 7);
 #endif
 }
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
-    if (tegroup_impl_is_nan(x)) return 0x7u;
-    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 28 & 0x8u) | tegroup_impl_small_of_f32(x, 1, 0, 0x7u));
+    return tegroup_impl_small_of_f32(x, 1, 0, 0x7u, 0x7u, 3);
 }
 
 /* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
@@ -3648,21 +3636,6 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
-/* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
- * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
- * subnormal code is to round to one. */
-TEGROUP_IMPL_STATIC uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
-                                                          uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
-    const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
-    const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
-    const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
-    const uint32_t normal = (kept + odd + ((1u << (lost - 1)) - 1)) >> lost;
-    const float sum = tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(power);
-    const uint32_t subnormal = tegroup_impl_bits_of_f32(sum) - power;
-    const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;
-    return magnitude > 0x7f800000u ? of_nan : code | bits >> 31 << sign_at;
-}
-
 /* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
  * then 0 with them and without, but for multipliers that are subnormal or very large. */
 TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
@@ -3676,14 +3649,11 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const teg
     plain = 0;
 #endif
     if (plain && data == TEGROUP_DTYPE_F8E4M3)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 3, -6, 0x7eu, 0x7fu, 7);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f8e4m3_of_f32(x[i] * multiplier);
     else if (plain && data == TEGROUP_DTYPE_F8E5M2)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 2, -14, 0x7bu, 0x7fu, 7);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f8e5m2_of_f32(x[i] * multiplier);
     else if (plain && data == TEGROUP_DTYPE_F4E2M1)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 1, 0, 0x7u, 0x7u, 3);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f4e2m1_of_f32(x[i] * multiplier);
     else
         for (i = 0; i < n; i++) codes[i] = (uint8_t)tegroup_impl_scaled_code(data, block, x[i]);
 }

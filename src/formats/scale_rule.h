@@ -170,21 +170,6 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
-/* tegroup_impl_small_of_f32, with what NaN gives and the place of the sign, and without a branch, so that compilers
- * make vectors of it where float arithmetic is done in float: to add a power of two whose last place is that of a
- * subnormal code is to round to one. */
-TEGROUP_IMPL_STATIC uint32_t tegroup_impl_small_by_adding(float x, uint32_t mantissa_bits, int32_t exponent_min,
-                                                          uint32_t largest, uint32_t of_nan, uint32_t sign_at) {
-    const uint32_t bits = tegroup_impl_bits_of_f32(x), magnitude = bits & 0x7fffffffu, lost = 23 - mantissa_bits;
-    const uint32_t first = (uint32_t)(127 + exponent_min), power = (first + lost) << 23;
-    const uint32_t kept = magnitude - ((first - 1) << 23), odd = kept >> lost & 1u;
-    const uint32_t normal = (kept + odd + ((1u << (lost - 1)) - 1)) >> lost;
-    const float sum = tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(power);
-    const uint32_t subnormal = tegroup_impl_bits_of_f32(sum) - power;
-    const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;
-    return magnitude > 0x7f800000u ? of_nan : code | bits >> 31 << sign_at;
-}
-
 /* The codes of n values of a block. A processor may have been told to take subnormal numbers for zeros: the code is
  * then 0 with them and without, but for multipliers that are subnormal or very large. */
 TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const tegroup_block_scale *block, const float *x,
@@ -198,14 +183,11 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scaled_codes(tegroup_dtype data, const teg
     plain = 0;
 #endif
     if (plain && data == TEGROUP_DTYPE_F8E4M3)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 3, -6, 0x7eu, 0x7fu, 7);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f8e4m3_of_f32(x[i] * multiplier);
     else if (plain && data == TEGROUP_DTYPE_F8E5M2)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 2, -14, 0x7bu, 0x7fu, 7);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f8e5m2_of_f32(x[i] * multiplier);
     else if (plain && data == TEGROUP_DTYPE_F4E2M1)
-        for (i = 0; i < n; i++)
-            codes[i] = (uint8_t)tegroup_impl_small_by_adding(x[i] * multiplier, 1, 0, 0x7u, 0x7u, 3);
+        for (i = 0; i < n; i++) codes[i] = tegroup_impl_f4e2m1_of_f32(x[i] * multiplier);
     else
         for (i = 0; i < n; i++) codes[i] = (uint8_t)tegroup_impl_scaled_code(data, block, x[i]);
 }
