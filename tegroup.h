@@ -9569,7 +9569,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 /* ==== [74] Operands that are decoded before they are multiplied (src/cuda/decoded.h) ==== */
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
- * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
+ * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h enqueues that.
  * NVFP4's scale of a group, of F32, goes through alpha. */
 
 /* The quantised operands: bit 0 stands for A, bit 1 for B. */
@@ -9774,8 +9774,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_portable_workspace(const tegroup_plan *pla
 /* ==== [76] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
- * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
+ * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/dequantize.h has the kernel
+ * for that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 

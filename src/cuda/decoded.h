@@ -23,7 +23,7 @@
 #include "core/quantised.h"
 
 /* A value times its scale of 8 bits is a number of BF16, as a value of 8 or 4 bits is by itself. So SM90 and PORTABLE
- * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h has the kernel that does it.
+ * may decode operands into workspace, where their kernels of BF16 read them; cuda/decode.h enqueues that.
  * NVFP4's scale of a group, of F32, goes through alpha. */
 
 /* The quantised operands: bit 0 stands for A, bit 1 for B. */

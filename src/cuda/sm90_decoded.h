@@ -18,8 +18,8 @@
 #include "cuda/decoded.h"
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
- * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/decode.h has the kernel for
- * that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
+ * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/dequantize.h has the kernel
+ * for that. NVFP4's scale of a group, of F32, goes through alpha. Weights of a forward product, and of a dgrad that has
  * them transposed, are decoded by the kernel that multiplies them, in registers, where TMA can load their codes:
  * cuda/sm90_weights.h. */
 
