@@ -6325,10 +6325,12 @@ struct tegroup_impl_quantize_walk {
 
 /* ==== [30] Quantise and dequantise: what launches share (src/cuda/quantize_launch.h) ==== */
 
+/* Logarithm of a block's extent; of a tile's where a block is all (0). */
 static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
     return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
 }
 
+/* What a launch is told of the quantised tensor, whichever way it goes. */
 static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
     tegroup_impl_quantize_launch call;
     int copy;
@@ -6476,7 +6478,7 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
 }
 
 /* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale has at most 8
- * significant bits, so that products are exact in F32. */
+ * significant bits, so that products are exact in F32, but for some below 2^-138, which 16 bits have no number for. */
 template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
     enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
 };

@@ -101,7 +101,7 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
 }
 
 /* How codes become values: their type; TWO: scales have two levels, of E2M1 alone; EXACT: a scale has at most 8
- * significant bits, so that products are exact in F32. */
+ * significant bits, so that products are exact in F32, but for some below 2^-138, which 16 bits have no number for. */
 template <int CODE_, bool TWO_, bool EXACT_> struct tegroup_impl_dequantize_how {
     enum { CODE = CODE_, TWO = TWO_, EXACT = EXACT_, BITS = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8 };
 };

@@ -17,10 +17,12 @@
 #include "cuda/rows.h"
 #include "cuda/quantize_walk.h"
 
+/* Logarithm of a block's extent; of a tile's where a block is all (0). */
 static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
     return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
 }
 
+/* What a launch is told of the quantised tensor, whichever way it goes. */
 static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
     tegroup_impl_quantize_launch call;
     int copy;

@@ -124,7 +124,8 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_small_of_f32(float x, int32_t mantissa_bits
                    first = (uint32_t)(127 + exponent_min), lost = (uint32_t)(23 - mantissa_bits),
                    up = (1u << (lost - 1)) - 1 + (magnitude >> lost & 1u);
     const uint32_t normal = (magnitude - ((first - 1) << 23) + up) >> lost;
-    const uint32_t zero = (first + lost) << 23; /* a number of F32 whose last place is the smallest step */
+    /* What 0 becomes: a number of F32 whose last place is the smallest step. */
+    const uint32_t zero = (first + lost) << 23;
     const uint32_t subnormal =
         tegroup_impl_bits_of_f32(tegroup_impl_f32_of_bits(magnitude) + tegroup_impl_f32_of_bits(zero)) - zero;
     const uint32_t code = magnitude < first << 23 ? subnormal : normal < largest ? normal : largest;

@@ -51,8 +51,8 @@ $(PAIR): $(HEADERS)
 $(OUT)/pair $(OUT)/pair_rdc: $(OUT)/%: $(OUT)/%.o $(OUT)/%_other.o
 	$(NVCC) $(GENCODE) $(if $(findstring rdc,$@),-rdc=true) $^ -o $@ $(LIBS)
 
-# One source in every kind of build. A cap of 99 KB of shared memory stands for GPUs that have no more. Where a kind takes
-# long, what the source does not call is left out; with -G all of it took more than twelve minutes on 16 cores.
+# One source in every kind of build. A cap of 99 KB of shared memory stands for GPUs that have no more. Most kinds leave
+# out what the source does not call: with -G all of it took more than twelve minutes on 16 cores.
 UNCALLED := -DTEGROUP_NO_FP8 -DTEGROUP_NO_MOE
 variant_debug      := $(GENCODE) -G $(UNCALLED) -DTEGROUP_NO_F16
 variant_fast_math  := $(GENCODE) --use_fast_math
