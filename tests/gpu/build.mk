@@ -51,17 +51,16 @@ $(PAIR): $(HEADERS)
 $(OUT)/pair $(OUT)/pair_rdc: $(OUT)/%: $(OUT)/%.o $(OUT)/%_other.o
 	$(NVCC) $(GENCODE) $(if $(findstring rdc,$@),-rdc=true) $^ -o $@ $(LIBS)
 
-# One source in every kind of build. A cap of 99 KB of shared memory stands for GPUs that have no more. Most kinds leave
-# out what the source does not call: with -G all of it took more than twelve minutes on 16 cores.
-UNCALLED := -DTEGROUP_NO_FP8 -DTEGROUP_NO_MOE
-variant_debug      := $(GENCODE) -G $(UNCALLED) -DTEGROUP_NO_F16
+# One source in every kind of build. A cap of 99 KB of shared memory stands for GPUs that have no more. With -G what the
+# source does not call is left out: all of it took more than twelve minutes on 16 cores.
+variant_debug      := $(GENCODE) -G -DTEGROUP_NO_FP8 -DTEGROUP_NO_MOE -DTEGROUP_NO_F16
 variant_fast_math  := $(GENCODE) --use_fast_math
-variant_per_thread := $(GENCODE) --default-stream per-thread $(UNCALLED)
+variant_per_thread := $(GENCODE) --default-stream per-thread
 variant_plain      := $(GENCODE)
-variant_switches   := $(GENCODE) $(UNCALLED) -DTEGROUP_NO_F16 -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_ACTIVATION
-variant_sm_90      := -gencode arch=compute_90,code=sm_90 $(UNCALLED)
-variant_ptx_80     := -gencode arch=compute_80,code=compute_80 -DTEGROUP_IMPL_SHARED_LIMIT=101376 $(UNCALLED)
-variant_sm_80      := -gencode arch=compute_80,code=sm_80 -DEXPECT_NOT_BUILT $(UNCALLED)
+variant_switches   := $(GENCODE) -DTEGROUP_NO_F16 -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE -DTEGROUP_NO_FP8
+variant_sm_90      := -gencode arch=compute_90,code=sm_90
+variant_ptx_80     := -gencode arch=compute_80,code=compute_80 -DTEGROUP_IMPL_SHARED_LIMIT=101376
+variant_sm_80      := -gencode arch=compute_80,code=sm_80 -DEXPECT_NOT_BUILT
 $(VARIANTS:%=$(OUT)/variant_%): $(OUT)/variant_%: tests/gpu/works/variant.cu $(HEADERS)
 	@mkdir -p $(@D)
 	$(NVCC) $(filter-out $(if $(findstring -G,$(variant_$*)),-lineinfo),$(NVCCFLAGS)) $(variant_$*) -DEXPECT_SM90=$(if $(filter code=sm_90a,$(subst $(comma), ,$(variant_$*))),1,0) -Xcompiler -pthread $< -o $@
