@@ -1939,8 +1939,9 @@ typedef struct tegroup_router_desc {
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
  * fixed. An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went
  * nowhere, and that weight's gradient is not read; but its probability is part of what normalize divided by, and has
- * a gradient: the dropped experts are those of the largest probabilities that the token does not list, of equal ones
- * the lower. (Between equal ones the router may have known better: its own indices are always right.) */
+ * a gradient: the dropped experts are those that scheme.given_indices name in their places or, without, those of the
+ * largest probabilities that the token does not list, of equal ones the lower. (Between equal ones the router may have
+ * known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
@@ -18846,8 +18847,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_f32(const tegroup_router_desc *
 
 /* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
- * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
- * went nowhere. */
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, or is the one
+ * that was given, and its weight went nowhere. */
 TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
                                                           const float *scores, float *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
@@ -18861,6 +18862,9 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f32(const tegroup_router_ba
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    else if (desc->normalize)
+        for (j = 0; j < desc->k; j++)
+            if (indices[j] < 0) indices[j] = tegroup_impl_index(&s->given_indices, token, j, desc->experts);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
     divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
@@ -19074,8 +19078,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_f64(const tegroup_router_desc *
 
 /* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
- * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
- * went nowhere. */
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, or is the one
+ * that was given, and its weight went nowhere. */
 TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
                                                           const double *scores, double *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
@@ -19089,6 +19093,9 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_f64(const tegroup_router_ba
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    else if (desc->normalize)
+        for (j = 0; j < desc->k; j++)
+            if (indices[j] < 0) indices[j] = tegroup_impl_index(&s->given_indices, token, j, desc->experts);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
     divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
@@ -20854,6 +20861,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_format(const tegroup_m
 
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
+    int tensor;
     TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
                       ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
                       experts->recompute);
@@ -20869,6 +20877,18 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_m
     TEGROUP_IMPL_ABSENT(preactivation);
     TEGROUP_IMPL_ABSENT(activated);
     TEGROUP_IMPL_ABSENT(grad_preactivation);
+#undef TEGROUP_IMPL_ABSENT
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(experts, tensor);
+        if (t->dtype == TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_of_member(
+                "experts", tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), error), error));
+    }
+#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
+    TEGROUP_IMPL_RULE(experts->member.rows == 0, ERROR_COMBINATION, "experts." #member ".rows",                        \
+                      "must be 0: the layer picks its rows", 0, experts->member.rows)
+    TEGROUP_IMPL_ABSENT(gather_input);
+    TEGROUP_IMPL_ABSENT(gather_grad_output);
 #undef TEGROUP_IMPL_ABSENT
     TEGROUP_IMPL_RULE(!experts->row_scale, ERROR_COMBINATION, "experts.row_scale",
                       "must be NULL: it is the rows' weights", 0, 1);

@@ -3202,6 +3202,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
                                                                    const double *slopes, REAL by, REAL *grads) {
     const tegroup_router_scheme &s = desc.scheme;
     const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
+    const bool given = s.given_indices.dtype != TEGROUP_DTYPE_UNSET;
     const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
     REAL grad[2] = {0, 0}, mean = 0;
     int32_t mine[2], kept = 0;
@@ -3210,10 +3211,12 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
         mine[i] = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
         if (mine[i] >= 0) grad[i] = grad_weights[j];
         if (j < k) my.indices[j] = mine[i];
+        if (j < k && mine[i] < 0 && desc.normalize && given)
+            my.indices[j] = tegroup_impl_index(&s.given_indices, token, j, experts);
         kept += __popc(__ballot_sync(0xffffffffu, mine[i] >= 0));
     }
     __syncwarp();
-    if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
+    if (desc.normalize && kept > 0 && kept < k && !given) {
         my.template rank<AT_ONCE>(s, experts);
         my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
     }

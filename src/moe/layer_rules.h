@@ -17,13 +17,16 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
 #include "layer/linear_rules.h"
+#include "layer/mlp_rules.h"
 #include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/layer_formats.h"
 
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
+    int tensor;
     TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
                       ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
                       experts->recompute);
@@ -39,6 +42,18 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_check_absent(const tegroup_m
     TEGROUP_IMPL_ABSENT(preactivation);
     TEGROUP_IMPL_ABSENT(activated);
     TEGROUP_IMPL_ABSENT(grad_preactivation);
+#undef TEGROUP_IMPL_ABSENT
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(experts, tensor);
+        if (t->dtype == TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_of_member(
+                "experts", tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), error), error));
+    }
+#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
+    TEGROUP_IMPL_RULE(experts->member.rows == 0, ERROR_COMBINATION, "experts." #member ".rows",                        \
+                      "must be 0: the layer picks its rows", 0, experts->member.rows)
+    TEGROUP_IMPL_ABSENT(gather_input);
+    TEGROUP_IMPL_ABSENT(gather_grad_output);
 #undef TEGROUP_IMPL_ABSENT
     TEGROUP_IMPL_RULE(!experts->row_scale, ERROR_COMBINATION, "experts.row_scale",
                       "must be NULL: it is the rows' weights", 0, 1);

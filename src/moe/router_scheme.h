@@ -275,8 +275,8 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc 
 
 /* The gradients of the logarithms of a token's scores by what was chosen, on top of what is there. For weights w that
  * are normalized and gradients g of theirs, that of a chosen score is w times (g less the sum of all w g). A choice
- * that was dropped after routing is still part of what the weights were divided by: it is chosen again, and its weight
- * went nowhere. */
+ * that was dropped after routing is still part of what the weights were divided by: it is chosen again, or is the one
+ * that was given, and its weight went nowhere. */
 TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_FSUF(const tegroup_router_backward_desc *desc, int64_t token,
                                                           const REAL *scores, REAL *grads) {
     const tegroup_router_scheme *s = &desc->scheme;
@@ -290,6 +290,9 @@ TEGROUP_IMPL_STATIC void tegroup_impl_scheme_choices_FSUF(const tegroup_router_b
     if (kept == 0) return;
     if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
         tegroup_impl_choose_FSUF(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    else if (desc->normalize)
+        for (j = 0; j < desc->k; j++)
+            if (indices[j] < 0) indices[j] = tegroup_impl_index(&s->given_indices, token, j, desc->experts);
     for (j = 0; j < desc->k; j++)
         if (indices[j] >= 0) divisor += scores[indices[j]];
     divisor = desc->normalize ? divisor + (REAL)s->normalize_epsilon : (REAL)1;

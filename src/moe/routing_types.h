@@ -187,8 +187,9 @@ typedef struct tegroup_router_desc {
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
  * fixed. An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went
  * nowhere, and that weight's gradient is not read; but its probability is part of what normalize divided by, and has
- * a gradient: the dropped experts are those of the largest probabilities that the token does not list, of equal ones
- * the lower. (Between equal ones the router may have known better: its own indices are always right.) */
+ * a gradient: the dropped experts are those that scheme.given_indices name in their places or, without, those of the
+ * largest probabilities that the token does not list, of equal ones the lower. (Between equal ones the router may have
+ * known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;

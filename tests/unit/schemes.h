@@ -255,7 +255,11 @@ SUPPORT const char *scheme_gradient_wrong(const tegroup_router_backward_desc *b)
         if (kept > 0 && kept < k && !s->given_indices.dtype && b->normalize) scheme_sorted(s, experts, &b->probabilities, NULL, t, order);
         for (int32_t j = 0; j < k; j++) {
             taken[j] = kept > 0 ? chosen[j] : -1;
-            if (kept == 0 || chosen[j] >= 0 || s->given_indices.dtype || !b->normalize) continue;
+            if (kept == 0 || chosen[j] >= 0 || !b->normalize) continue;
+            if (s->given_indices.dtype) {
+                taken[j] = scheme_index(&s->given_indices, t, j, experts);
+                continue;
+            }
             for (int listed = 1; listed; next++) { /* the best that is not listed */
                 taken[j] = order[next].e;
                 listed = 0;

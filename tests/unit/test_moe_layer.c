@@ -567,6 +567,9 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.router.weights = tegroup_matrix_of(NULL, l.tokens, l.k, TEGROUP_DTYPE_F64), TEGROUP_ERROR_DTYPE, "router.weights.dtype");
     REFUSED(plan, d.experts.input.dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_COMBINATION, "experts.input.dtype");
     REFUSED(plan, d.experts.fc2_bias_scaled = 1, TEGROUP_ERROR_COMBINATION, "experts.fc2_bias_scaled");
+    REFUSED(plan, d.experts.gather_input.rows = 1, TEGROUP_ERROR_COMBINATION, "experts.gather_input.rows");
+    REFUSED(plan, d.experts.gather_grad_output.rows = 1, TEGROUP_ERROR_COMBINATION, "experts.gather_grad_output.rows");
+    REFUSED(plan, d.experts.preactivation.data = &l, TEGROUP_ERROR_UNSET, "experts.preactivation.dtype");
     REFUSED(plan, d.experts.out_tail = TEGROUP_TAIL_ZERO, TEGROUP_ERROR_COMBINATION, "experts.out_tail");
     REFUSED(plan, d.experts.activation = TEGROUP_ACTIVATION_UNSET, TEGROUP_ERROR_UNSET, "experts.activation");
     REFUSED(forward, d.tokens.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "tokens.data");
