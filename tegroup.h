@@ -1495,18 +1495,18 @@ typedef struct tegroup_mlp_weights {
  * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched.
  *
  * Quantised (scaling set, which tegroup_gemm_desc pairs) may be the weights, input and grad_output, by the caller, and
- * activated and grad_preactivation, by the MLP: each with one tegroup_quantize of preactivation, F32, F16 or BF16, that
- * computes the activation or its gradient in passing and writes those copies that have an address, with output.amax and
- * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
- * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
- * serves. Where columnwise_order is of values, which must be of preactivation's dtype, that copy is what the activation
- * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data,
- * which dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has
- * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
- * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
- * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
- * activated, too, unless that is to have values. Of an activated in the workspace no shape, ld, parts or lists are
- * read. */
+ * activated and grad_preactivation, by the MLP: each as one tegroup_quantize of preactivation, F32, F16 or BF16, that
+ * computes the activation or its gradient in passing (on a GPU, where no kernel does both at once, by way of the
+ * workspace) and writes those copies that have an address, with output.amax and the like as there. A copy that a
+ * planned product reads is required: of activated the rowwise one in forward, of grad_preactivation in dgrad with
+ * dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy serves. Where columnwise_order is
+ * of values, which must be of preactivation's dtype, that copy is what the activation or its gradient gives, and the
+ * rowwise one is quantised from it; grad_preactivation's may be preactivation's data, which dgrad then uses up; with
+ * recompute dgrad writes activated's alone, and no amax. activated's gradient then has preactivation's dtype, and so
+ * has an activated in the workspace that has no scaling while fc2.weight or input has one. activated with a scaling
+ * and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does in forward with recompute:
+ * rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of activated, too, unless
+ * that is to have values. Of an activated in the workspace no shape, ld, parts or lists are read. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1594,6 +1594,7 @@ typedef struct tegroup_mlp_planned {
     int64_t            grad_preactivation_bytes[4]; /* likewise                                                  */
     int64_t            scratch_bytes[4];       /* of activated in the workspace: data, and in dgrad its gradient;
                                                   scale_inv, amax, global_scale_inv                              */
+    int64_t            values_bytes;           /* of values that are quantised from the workspace; 0 = none      */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
@@ -2965,11 +2966,14 @@ struct tegroup_impl_range {
 
 /* ==== [31] Types by their bits (src/formats/dtype.h) ==== */
 
+/* Bits of an element; 0 of no type. From a table of logarithms in one number, four bits each: kernels have this in many
+ * places, where a switch would be ten comparisons. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
-    case TEGROUP_DTYPE_##name: return bits;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
-#undef TEGROUP_IMPL_CASE
+#define TEGROUP_IMPL_LOGARITHM(name, value, bits)                                                                      \
+    | (uint64_t)(1 + ((bits) > 4) + ((bits) > 8) + ((bits) > 16) + ((bits) > 32)) << 4 * (value)
+    const uint64_t logarithms = 0 TEGROUP_DTYPE_LIST(TEGROUP_IMPL_LOGARITHM);
+#undef TEGROUP_IMPL_LOGARITHM
+    return (uint32_t)dtype < TEGROUP_DTYPE_COUNT ? (2 << (logarithms >> 4 * (uint32_t)dtype & 7u)) & ~3 : 0;
 }
 
 /* ==== [32] Names and texts (src/core/names.h) ==== */
@@ -4167,17 +4171,21 @@ TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int col
     return !columnwise && t->scale_outer_stride > 0;
 }
 
-/* The extents of a group. It has no rows where it is skipped, and where a snapshot that somebody wrote over leads out
- * of the tensor. */
+/* The extents of a group whose place is `block`. It has no rows where it is skipped, and where a snapshot that somebody
+ * wrote over leads out of the tensor. */
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_block_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                            const tegroup_impl_block *block) {
+    const int ragged = view && view->rows,
+              there = !ragged
+                      || (tegroup_impl_within(block->rows, t->shape.rows + 1)
+                          && tegroup_impl_within(block->row0, t->shape.rows - block->rows + 1)
+                          && tegroup_impl_within(block->cols, t->shape.cols + 1));
+    return tegroup_impl_sides_of(there ? block->rows : 0, there ? block->cols : 0);
+}
 TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                             int32_t g) {
     const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
-    const int ragged = view && view->rows,
-              there = !ragged
-                      || (tegroup_impl_within(block.rows, t->shape.rows + 1)
-                          && tegroup_impl_within(block.row0, t->shape.rows - block.rows + 1)
-                          && tegroup_impl_within(block.cols, t->shape.cols + 1));
-    return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
+    return tegroup_impl_block_sides(t, view, &block);
 }
 
 /* What the scales of a copy are, whatever its groups' extents: what tegroup_impl_scale_grid_size adds to, once. facts:
@@ -4193,6 +4201,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const teg
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    grid.part_rows = grid.parts > 1 ? t->shape.rows / grid.parts : 0; /* Groups with parts are uniform. */
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
@@ -4208,10 +4217,20 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const teg
     return grid;
 }
 
+/* A product that counts what a group has in a copy. A kernel need not look whether it is too large: its groups lie
+ * within the tensor, whose copies the host has counted. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_within_buffer(int64_t a, int64_t b) {
+#if defined(__CUDA_ARCH__)
+    return a * b;
+#else
+    return tegroup_impl_mul(a, b);
+#endif
+}
+
 /* The same of a group of these extents, as if it were the first. */
 TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid, const tegroup_tensor *t,
                                                   const tegroup_scaling_facts *facts, tegroup_impl_sides sides) {
-    grid->part_rows = grid->parts > 1 ? sides.rows / grid->parts : sides.rows;
+    if (grid->parts == 1) grid->part_rows = sides.rows;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
         const int64_t outer = grid->columnwise ? sides.cols : grid->part_rows,
                       inner = grid->columnwise ? grid->part_rows : sides.cols;
@@ -4220,12 +4239,12 @@ TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid,
     }
     grid->outer_extent = tegroup_impl_pad(grid->outer_count, grid->pad_outer);
     grid->inner_extent = tegroup_impl_pad(grid->inner_count, grid->pad_inner);
-    grid->part_stride = tegroup_impl_mul(grid->outer_extent, grid->inner_extent);
-    grid->count = tegroup_impl_mul(grid->part_stride, grid->parts);
+    grid->part_stride = tegroup_impl_within_buffer(grid->outer_extent, grid->inner_extent);
+    grid->count = tegroup_impl_within_buffer(grid->part_stride, grid->parts);
     if (tegroup_impl_scales_strided(t, grid->columnwise))
-        grid->part_stride = tegroup_impl_mul(grid->outer_count, grid->outer_stride);
+        grid->part_stride = tegroup_impl_within_buffer(grid->outer_count, grid->outer_stride);
     else if (grid->packed || facts->outer_fastest)
-        grid->inner_stride = tegroup_impl_mul(grid->outer_extent, grid->outer_stride);
+        grid->inner_stride = tegroup_impl_within_buffer(grid->outer_extent, grid->outer_stride);
     else grid->outer_stride = grid->inner_extent;
 }
 TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
@@ -4377,7 +4396,7 @@ typedef struct tegroup_impl_elements {
 
 /* Elements of a group in a transposed copy. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_count(tegroup_impl_sides sides) {
-    return tegroup_impl_mul(tegroup_impl_align(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
+    return tegroup_impl_within_buffer(tegroup_impl_pad(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_transposed(const tegroup_tensor *t, int columnwise) {
@@ -4394,22 +4413,27 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_before(const tegroup_tensor *t, 
     return before;
 }
 
-/* Of group g, of whose transposed copy the groups before take `before` elements (not read for the other copies). */
-TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
-                                                                  const tegroup_snapshot_view *view, int32_t g,
-                                                                  int columnwise, int64_t before) {
-    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+/* Of a group of so many rows, whose place in the tensor is `block`, and of whose transposed copy the groups before take
+ * `before` elements (not read for the other copies). */
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_in(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                               int64_t rows, int columnwise, int64_t before) {
     tegroup_impl_elements at;
     if (tegroup_impl_transposed(t, columnwise)) {
         at.first = tegroup_impl_listed(t) ? 0 : before;
         at.row_stride = 1;
-        at.col_stride = tegroup_impl_align(tegroup_impl_group_sides(t, view, g).rows, TEGROUP_TRANSPOSED_ROWS);
+        at.col_stride = tegroup_impl_pad(rows, TEGROUP_TRANSPOSED_ROWS);
     } else {
-        at.first = block.first;
-        at.row_stride = block.ld;
+        at.first = block->first;
+        at.row_stride = block->ld;
         at.col_stride = 1;
     }
     return at;
+}
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
+                                                                  const tegroup_snapshot_view *view, int32_t g,
+                                                                  int columnwise, int64_t before) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    return tegroup_impl_elements_in(t, &block, tegroup_impl_block_sides(t, view, &block).rows, columnwise, before);
 }
 
 TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_tensor *t,
@@ -5412,15 +5436,17 @@ TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegr
     before->transposed += tegroup_impl_transposed_count(sides);
 }
 
-/* A copy of group g, whose scales would lie as the grid says if it were the first. */
+/* A copy of group g, whose place in the tensor is `block`, and whose scales would lie as the grid says if it were the
+ * first. */
 TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                          int32_t g, int columnwise, const tegroup_impl_before *before,
+                                                         const tegroup_impl_block *block, int64_t rows,
                                                          const tegroup_impl_scale_grid *grid) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_impl_copy copy;
     copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
     copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
-    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
+    copy.at = tegroup_impl_elements_in(t, block, rows, columnwise, before->transposed);
     copy.grid = *grid;
     copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
     return copy;
@@ -5428,9 +5454,10 @@ TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t
 TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
                                                        const tegroup_snapshot_view *view, int32_t g, int columnwise,
                                                        const tegroup_impl_before *before) {
-    const tegroup_impl_scale_grid grid =
-        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
-    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    const tegroup_impl_sides sides = tegroup_impl_block_sides(t, view, &block);
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_alone(t, facts, sides, columnwise);
+    return tegroup_impl_copy_with(t, view, g, columnwise, before, &block, sides.rows, &grid);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
@@ -5450,21 +5477,29 @@ TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *des
     if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
     return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
 }
+/* The scale of TENSOR. */
+TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_group_scale(const tegroup_quantize_desc *desc,
+                                                             const tegroup_scaling_facts *facts, int32_t g) {
+    const tegroup_tensor *t = &desc->output;
+    return tegroup_impl_scale_block(&desc->rule, t->dtype, tegroup_impl_one_scale(t, facts),
+                                    t->amax ? t->amax[g] : 0.0f, tegroup_impl_group_global(desc, g));
+}
+/* Stores these; one is the scale of TENSOR. */
 TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
-                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
+                                              const tegroup_block_scale *one, int32_t g) {
     const tegroup_tensor *t = &desc->output;
     const float global = tegroup_impl_group_global(desc, g);
-    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
-    tegroup_block_scale block;
     int copy;
     if (t->global_scale_inv)
         t->global_scale_inv[g] =
             tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
     if (!tegroup_impl_scaled_as_one(facts)) return;
-    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-        if (copies[copy].scales)
-            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, copy);
+        void *const scales = memory.scale_pointers ? memory.scale_pointers[g] : memory.scales;
+        if (scales)
+            tegroup_impl_store_code(tegroup_impl_one_scale(t, facts), scales, memory.scale_pointers ? 0 : g, one->bits);
+    }
 }
 
 /* ==== [48] Bytes of a tensor (src/core/tensor_layout.h) ==== */
@@ -13458,6 +13493,16 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_numbers(const tegrou
     return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(SCALE), error);
 }
 
+/* Whether a GPU has kernels that make values and quantise them at once, in registers: of the activations, and for the
+ * codes, that training steps in block FP8 have. dtype: of the values; t: what they are quantised to. */
+TEGROUP_IMPL_STATIC int tegroup_impl_makes_at_once(tegroup_activation activation, tegroup_dtype dtype, int gradient,
+                                                   const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return (activation == TEGROUP_ACTIVATION_SWIGLU || tegroup_impl_clamps(activation)) && dtype == TEGROUP_DTYPE_BF16
+           && facts->block_inner == 128 && facts->block_outer == 1 && !rule->divide
+           && (t->dtype == TEGROUP_DTYPE_F8E4M3 || (gradient && t->dtype == TEGROUP_DTYPE_F8E5M2));
+}
+
 /* A gradient's values may take input's place. */
 TEGROUP_IMPL_STATIC int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;
@@ -13694,33 +13739,32 @@ TEGROUP_IMPL_STATIC tegroup_activation_backward_desc tegroup_impl_made_backward(
     return made;
 }
 
-/* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
+/* The values that an activation makes, as they are: the separate call. */
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc,
+                                                                const tegroup_tensor *values,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
     tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
     forward.snapshot = backward.snapshot = desc->output.shape.snapshot;
     forward.input = backward.input = tegroup_impl_rows_matrix(&desc->input);
-    forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
+    forward.output = backward.grad_input = tegroup_impl_rows_matrix(values);
     if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
     backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
     backward.grad_output.rows = desc->output.shape.rows; /* which is what a snapshot must fit */
     return tegroup_impl_activation_backward_run(&backward, stream, error);
 }
 
-/* What is left to quantise: those values, rowwise. */
-TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+/* What is left to do: to quantise those values. */
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc,
+                                                                     const tegroup_tensor *values) {
     tegroup_quantize_desc rest = *desc;
-    rest.input = tegroup_impl_values_of(&desc->output);
+    rest.input = *values;
     rest.activation = TEGROUP_ACTIVATION_UNSET;
     rest.interleaved = 0;
     rest.alpha = rest.limit = 0;
     memset(&rest.row_scale, 0, sizeof rest.row_scale);
     memset(&rest.grad_output, 0, sizeof rest.grad_output);
     memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
-    rest.output.columnwise_data = NULL;
-    rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
     return rest;
 }
 
@@ -14041,15 +14085,15 @@ TEGROUP_IMPL_STATIC void tegroup_impl_quantize_sum_work(const tegroup_impl_quant
 /* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
 TEGROUP_IMPL_STATIC void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
-    tegroup_impl_before before;
     int32_t g;
-    memset(&before, 0, sizeof before);
     for (g = 0; g < pass->t->shape.groups; g++) {
-        const tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
-        if (made) tegroup_impl_store_group(desc, pass->facts, group.copies, g);
-        if (!made && desc->output.amax) desc->output.amax[g] = 0;
-        if (!made && desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
-        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+        if (made) {
+            const tegroup_block_scale one = tegroup_impl_group_scale(desc, pass->facts, g);
+            tegroup_impl_store_group(desc, pass->facts, &one, g);
+        } else {
+            if (desc->output.amax) desc->output.amax[g] = 0;
+            if (desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
+        }
     }
 }
 
@@ -14098,16 +14142,27 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_codes(const tegroup_qua
 }
 
 /* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
- * from where they are. */
-TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error) {
+ * from where they are; so are all others where there is room for them: memory for values of input's type, output's
+ * shape and no ld, or NULL. */
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_through(const tegroup_quantize_desc *desc, void *room,
+                                                                 struct CUstream_st *stream, tegroup_error *error) {
+    const int keeps = tegroup_impl_keeps_values(&desc->output) && desc->output.columnwise_data;
+    tegroup_tensor values;
     tegroup_quantize_desc rest;
-    if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
-        return tegroup_impl_quantize_codes(desc, stream, error);
-    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, stream, error));
-    rest = tegroup_impl_quantize_rest(desc);
-    return tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE) ? tegroup_impl_quantize_codes(&rest, stream, error)
-                                                                     : TEGROUP_OK;
+    if (!keeps && !room) return tegroup_impl_quantize_codes(desc, stream, error);
+    memset(&values, 0, sizeof values);
+    values.shape = desc->output.shape;
+    values.dtype = desc->input.dtype;
+    values.data = room;
+    if (keeps) values = tegroup_impl_values_of(&desc->output);
+    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, &values, stream, error));
+    rest = tegroup_impl_quantize_rest(desc, &values);
+    if (keeps) {
+        rest.output.columnwise_data = NULL;
+        rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+        if (!tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE)) return TEGROUP_OK;
+    }
+    return tegroup_impl_quantize_codes(&rest, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -14116,7 +14171,7 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     tegroup_quantize_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
-    return tegroup_impl_quantize(desc, stream, error);
+    return tegroup_impl_quantize_through(desc, NULL, stream, error);
 }
 
 /* ==== [94] Dequantise (src/layer/dequantize.h) ==== */
@@ -15167,6 +15222,7 @@ TEGROUP_IMPL_STATIC int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
     tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    void *values;                          /* in the workspace, too: room for what is quantised, before it is */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -15274,6 +15330,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc
                                                      tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch_activated(desc, h);
     layers->grad_activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc), h);
+    layers->values = NULL;
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
@@ -15662,7 +15719,7 @@ TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_
 
 /* Where what lies in the workspace is in its layout; -1 = not there. */
 typedef struct tegroup_impl_mlp_items {
-    int32_t activated[4], preactivation; /* activated: as planned.scratch_bytes */
+    int32_t activated[4], preactivation, values; /* activated: as planned.scratch_bytes */
 } tegroup_impl_mlp_items;
 
 /* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
@@ -15695,7 +15752,7 @@ TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup
               saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
     const tegroup_plan *most =
         by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
-    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1};
+    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1, -1};
     int32_t parts[4];
     tegroup_impl_layout_begin(layout);
     if (most) tegroup_impl_plan_layout(most, layout);
@@ -15706,6 +15763,10 @@ TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup
     if (in_workspace && planned->scratch_preactivation) {
         items.preactivation = layout->count;
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    }
+    if (in_workspace && planned->values_bytes > 0) {
+        items.values = layout->count;
+        tegroup_impl_layout_add(layout, "what is quantised", planned->values_bytes);
     }
     if (by_forward && saves_preactivation)
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
@@ -15790,6 +15851,19 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plan
     }
 }
 
+/* Bytes of the values that t is quantised from, where they are made first: on a GPU, unless a kernel makes and
+ * quantises them at once. A copy of the caller's that holds values holds these. between: t lies in the workspace. */
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_mlp_values_bytes(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                          int gradient, int between) {
+    const tegroup_dtype dtype = tegroup_impl_mlp_preactivated(desc);
+    if (desc->space != TEGROUP_SPACE_DEVICE || t->scaling == TEGROUP_SCALING_NONE
+        || (tegroup_impl_keeps_values(t) && !between)
+        || tegroup_impl_makes_at_once(desc->activation, dtype, gradient, t,
+                                      gradient ? &desc->grad_rule : &desc->activated_rule))
+        return 0;
+    return tegroup_impl_mul(tegroup_impl_mul(t->shape.rows, t->shape.cols), tegroup_impl_bits(dtype) / 8);
+}
+
 /* Bytes of the tensors between the layers, of a plan whose products are made. */
 TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
                                                 const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
@@ -15803,7 +15877,12 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, co
         tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation,
                                     planned->grad_preactivation_bytes);
     if (dgrad) planned->scratch_bytes[0] = tegroup_impl_extent_bytes(&layers->grad_activated);
+    if (dgrad) planned->values_bytes = tegroup_impl_mlp_values_bytes(desc, &desc->grad_preactivation, 1, 0);
+    if (desc->activated.dtype != TEGROUP_DTYPE_UNSET)
+        planned->values_bytes =
+            tegroup_impl_max(planned->values_bytes, tegroup_impl_mlp_values_bytes(desc, &desc->activated, 0, 0));
     if (!forward) return;
+    planned->values_bytes = tegroup_impl_max(planned->values_bytes, tegroup_impl_mlp_values_bytes(desc, t, 0, 1));
     planned->scratch_bytes[0] = tegroup_impl_max(planned->scratch_bytes[0], tegroup_impl_extent_bytes(t));
     if (scaled) planned->scratch_bytes[1] = tegroup_impl_scale_bytes(t, 0);
     if (scaled && (global || (tegroup_impl_scaled_as_one(facts) && desc->activated_rule.method != TEGROUP_SCALE_GIVEN)))
@@ -15900,6 +15979,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *pl
         layers->activated.amax = (float *)tegroup_impl_layout_at(&layout, items.activated[2], workspace);
     if (items.activated[3] >= 0)
         layers->activated.global_scale_inv = (float *)tegroup_impl_layout_at(&layout, items.activated[3], workspace);
+    if (items.values >= 0) layers->values = tegroup_impl_layout_at(&layout, items.values, workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
     if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
@@ -16016,6 +16096,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_
               scratch = op == TEGROUP_OP_DGRAD
                         || (op == TEGROUP_OP_FORWARD
                             && (call->desc->preactivation.dtype == TEGROUP_DTYPE_UNSET
+                                || call->plans->planned->values_bytes > 0
                                 || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
     const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
@@ -16253,10 +16334,12 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation_backward(const te
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
-/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes. */
+/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes,
+ * by way of `values` where that is not NULL. */
 typedef struct tegroup_impl_mlp_step {
     int quantises;
     tegroup_quantize_desc quantize;
+    void *values;
 } tegroup_impl_mlp_step;
 
 /* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
@@ -16290,6 +16373,9 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_
         quantize->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
+    step->values = NULL;
+    if (tegroup_impl_mlp_values_bytes(desc, output, grad_activated != NULL, output == &call->layers.activated) > 0)
+        step->values = call->layers.values;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
@@ -16389,7 +16475,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_m
     } else {
         for (i = 0; i + 1 < call.count; i++)
             TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
-        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
+        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize_through(&step.quantize, step.values, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(fc2, stream, error);
@@ -16483,10 +16569,12 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (tegroup_impl_mlp_activates_again(&call))
-            TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
-                                             : tegroup_impl_activation_run(&epilogue.activation, stream, error));
-        TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)
-                                            : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
+            TEGROUP_IMPL_TRY(again.quantises
+                                 ? tegroup_impl_quantize_through(&again.quantize, again.values, stream, error)
+                                 : tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(gradient.quantises
+                             ? tegroup_impl_quantize_through(&gradient.quantize, gradient.values, stream, error)
+                             : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
@@ -21926,7 +22014,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl
     if (run && tegroup_impl_moe_permutes(rows))
         TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
     if (!quantises) return TEGROUP_OK;
-    if (run) return tegroup_impl_quantize(quantize, stream, error);
+    if (run) return tegroup_impl_quantize_through(quantize, NULL, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
     return tegroup_impl_check_quantize_built(quantize, error);
 }

@@ -5769,24 +5769,23 @@ template <int DTYPE> struct tegroup_impl_eight {
 };
 
 #if !defined(TEGROUP_NO_ACTIVATION)
-/* n of a row's elements from column col on, then zeros, of a type that is known while it runs. */
-static __device__ __noinline__ void tegroup_impl_eight_of(tegroup_dtype dtype, const char *row, int64_t col, int32_t n,
-                                                          bool vector, float *x) {
-    tegroup_impl_eight<TEGROUP_DTYPE_F32> wide;
-    tegroup_impl_eight<TEGROUP_DTYPE_F16> half;
-    tegroup_impl_eight<TEGROUP_DTYPE_BF16> brain;
-    if (dtype == TEGROUP_DTYPE_F32) wide.load(row, col, n, vector), wide.unpack(x);
-    else if (dtype == TEGROUP_DTYPE_F16) half.load(row, col, n, vector), half.unpack(x);
-    else brain.load(row, col, n, vector), brain.unpack(x);
+/* n of a row's elements from column col on, then zeros. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_eight_of(const char *row, int64_t col, int32_t n, bool vector,
+                                                          float *x) {
+    tegroup_impl_eight<DTYPE> values;
+    values.load(row, col, n, vector);
+    values.unpack(x);
 }
 
 /* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
  * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
+template <int DTYPE>
 static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quantize_desc &desc, const char *x,
                                                             const char *dy, float scale, int64_t col, int32_t n,
                                                             bool vector, float *y) {
-    const tegroup_dtype dtype = desc.input.dtype;
-    const bool half = dtype != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
+    constexpr bool half = DTYPE != TEGROUP_DTYPE_F32;
+    const bool gated = tegroup_impl_gated(desc.activation);
     const float alpha = (float)desc.alpha, limit = (float)desc.limit;
     const int64_t cols = desc.output.shape.cols, width = dy && gated ? cols / 2 : cols;
     float both[16], gate[8], up[8], grad[8];
@@ -5796,14 +5795,14 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #pragma unroll
     for (int i = 0; i < 8; i++) up[i] = 1;
     if (pairs) {
-        tegroup_impl_eight_of(dtype, x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
-        tegroup_impl_eight_of(dtype, x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
-                              vector && from % 4 == 0, both + 8);
+        tegroup_impl_eight_of<DTYPE>(x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
+        tegroup_impl_eight_of<DTYPE>(x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
+                                     vector && from % 4 == 0, both + 8);
 #pragma unroll
         for (int i = 0; i < 8; i++) gate[i] = both[2 * i], up[i] = both[2 * i + 1];
     } else {
-        tegroup_impl_eight_of(dtype, x, from, count, vector && from % 8 == 0, gate);
-        if (gated) tegroup_impl_eight_of(dtype, x, from + width, count, vector && (from + width) % 8 == 0, up);
+        tegroup_impl_eight_of<DTYPE>(x, from, count, vector && from % 8 == 0, gate);
+        if (gated) tegroup_impl_eight_of<DTYPE>(x, from + width, count, vector && (from + width) % 8 == 0, up);
     }
     if (!dy) {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
@@ -5813,7 +5812,7 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #undef TEGROUP_IMPL_LOOP
         return;
     }
-    tegroup_impl_eight_of(dtype, dy, from, count, vector && from % 8 == 0, grad);
+    tegroup_impl_eight_of<DTYPE>(dy, from, count, vector && from % 8 == 0, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < 8; i++)(void)                                                                \
         tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate[i], up[i], scale *grad[i], &gate[i], &up[i]);
@@ -6086,6 +6085,7 @@ struct tegroup_impl_quantize_shared {
     int64_t works_of, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
+    tegroup_impl_block out; /* the group's place in the quantised tensor */
     int32_t g, part, across;
     float global; /* of the group, as tegroup_impl_scale_block takes it */
     tegroup_impl_block in, dy;
@@ -6149,7 +6149,7 @@ static __device__ __forceinline__ int64_t tegroup_impl_works_across(const tegrou
 }
 static __device__ __forceinline__ int64_t tegroup_impl_part_rows(const tegroup_impl_quantize_launch &call,
                                                                  int64_t rows) {
-    return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    return call.grids[0].parts > 1 ? call.grids[0].part_rows : rows;
 }
 static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup_impl_quantize_launch &call) {
     return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
@@ -6164,25 +6164,26 @@ tegroup_impl_quantize_grid(const tegroup_impl_quantize_launch &call, tegroup_imp
 }
 
 /* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
- * That takes long where their instructions are not in a cache, so they are short. */
+ * A kernel's first instructions are in no cache, and to fetch them takes longer than to execute them: so these are few,
+ * and loops are not unrolled. */
 
 /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
 static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call, int32_t g,
                                                                   tegroup_impl_before *before) {
     const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
-    const int32_t parts = call.grids[0].parts;
 #pragma unroll 1
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
         if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
-    if (call.used && call.used[g] == 0) return 0;
+    if (call.used && call.used[g] <= 0) return 0;
     return tegroup_impl_works_across(call, sides.cols)
-           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
+           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * call.grids[0].parts;
 }
 
 /* Goes on to the group and the part of a work: one thread's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
                                                                tegroup_impl_quantize_shared &shared, int64_t work) {
+    const tegroup_tensor *t = &call.desc.output;
     int32_t g = shared.g;
     int64_t first = shared.works_before, works = shared.works_of;
     while (first + works <= work) {
@@ -6190,7 +6191,9 @@ static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_imp
         first += works;
         works = tegroup_impl_quantize_take(call, ++g, &shared.after);
     }
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
+    const tegroup_impl_block block = tegroup_impl_block_of(t, &call.view, g);
+    const tegroup_impl_sides sides = tegroup_impl_block_sides(t, &call.view, &block);
+    shared.out = block;
     shared.g = g;
     shared.works_before = first;
     shared.works_of = works;
@@ -6199,39 +6202,54 @@ static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_imp
     shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
     shared.across = (int32_t)tegroup_impl_works_across(call, sides.cols);
     const int64_t of_part = shared.across * tegroup_impl_works_down(call, shared.part_rows);
-    shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+    shared.part = call.grids[0].parts > 1 ? (int32_t)((uint32_t)(work - first) / (uint32_t)of_part) : 0;
     shared.first = first + shared.part * of_part;
     shared.end = shared.first + of_part;
 }
 
-/* What a group is, a piece of it by each warp. */
-static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
-                                                                   tegroup_impl_quantize_shared &shared, int piece) {
+/* A copy of the group, of no address where it would lie behind its buffer's end. */
+static __device__ __noinline__ void tegroup_impl_quantize_describe_copy(const tegroup_impl_quantize_launch &call,
+                                                                        tegroup_impl_quantize_shared &shared, int c) {
     const tegroup_tensor *t = &call.desc.output;
-    const int32_t g = shared.g;
     const tegroup_impl_sides sides = tegroup_impl_sides_of(shared.rows, shared.cols);
-    if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-        const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, piece);
-        tegroup_impl_copy copy = tegroup_impl_copy_with(t, &call.view, g, piece, &shared.before, &grid);
-        const int64_t turned = shared.before.transposed + tegroup_impl_transposed_count(sides);
-        if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
-            || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
-            copy.data = NULL;
-        shared.copies[piece] = copy;
+    const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, c);
+    tegroup_impl_copy copy =
+        tegroup_impl_copy_with(t, &call.view, shared.g, c, &shared.before, &shared.out, sides.rows, &grid);
+    if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, c)) > call.scale_capacity[c]
+        || (tegroup_impl_transposed(t, c) && !tegroup_impl_listed(t)
+            && copy.at.first + tegroup_impl_transposed_count(sides) > call.transposed_capacity))
+        copy.data = NULL;
+    shared.copies[c] = copy;
+}
+
+/* The scale of TENSOR. */
+static __device__ __noinline__ tegroup_block_scale
+tegroup_impl_quantize_group_scale(const tegroup_impl_quantize_launch &call, int32_t g) {
+    return tegroup_impl_group_scale(&call.desc, &call.facts, g);
+}
+
+/* What a group is, a piece of it by each warp. NUMBERS: it may have a number of its own, as TENSOR and NVFP4 do. */
+template <bool NUMBERS>
+static __device__ __forceinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
+                                                                      tegroup_impl_quantize_shared &shared, int piece) {
+    const int32_t g = shared.g;
+    if (piece < TEGROUP_IMPL_COPIES) {
+        if (call.copies >> piece & 1) tegroup_impl_quantize_describe_copy(call, shared, piece);
+    } else if (piece < 4) {
+        const tegroup_tensor *from = piece == 2 ? &call.desc.input : &call.desc.grad_output;
+        if (from->dtype != TEGROUP_DTYPE_UNSET)
+            *(piece == 2 ? &shared.in : &shared.dy) = tegroup_impl_locate(from, &call.view, g);
+    } else if (NUMBERS && piece == 4 && call.copies) {
+        shared.global = tegroup_impl_group_global(&call.desc, g);
+        if (tegroup_impl_scaled_as_one(&call.facts)) {
+            const float factor = tegroup_impl_factor_of(tegroup_impl_quantize_group_scale(call, g));
+            shared.factor[0][0] = shared.factor[1][0] = factor;
+        }
     }
-    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
-    if (piece == 3 && call.desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
-        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
-    if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
-    shared.global = tegroup_impl_group_global(&call.desc, g);
-    if (!tegroup_impl_scaled_as_one(&call.facts)) return;
-    const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
-                                                               t->amax ? t->amax[g] : 0.0f, shared.global);
-    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
 }
 
 /* A block's way through the works of a tensor, group by group. All threads call its functions. */
-struct tegroup_impl_quantize_walk {
+template <bool NUMBERS> struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     const bool fits;    /* the snapshot is one for the tensor; else there are no works */
@@ -6249,34 +6267,36 @@ struct tegroup_impl_quantize_walk {
         return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
     }
 
-    /* Makes sums of what the threads before this one have, of those that are asked for as bits, and returns the total
-     * of the first over all threads. One barrier serves all four: tegroup_impl_block_scan takes two for one sum. */
-    static __device__ __forceinline__ int64_t scan(int64_t *sum, int32_t asked) {
-        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32, SUMS = 4 };
-        __shared__ int64_t of_warps[WARPS][SUMS];
+    /* What each thread has, of four kinds. It lies where the tables will be. */
+    typedef int64_t of_threads[TEGROUP_IMPL_QUANTIZE_THREADS];
+    __device__ __forceinline__ of_threads *sums() const { return (of_threads *)shared.amax; }
+
+    /* Makes sums of what the threads before this one have, of the kinds that are asked for as bits, and returns the
+     * total of the first over all threads. A warp makes a sum, of eight threads a lane. */
+    __device__ __forceinline__ int64_t scan(int32_t asked) const {
+        enum { OF_LANE = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
         const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
-        int64_t all = 0;
-#pragma unroll
-        for (int32_t i = 0; i < SUMS; i++) {
-            const int64_t mine = sum[i];
-            if (!(asked >> i & 1)) continue;
+        __syncthreads();
+        if (asked >> warp & 1) {
+            int64_t *const mine = sums()[warp] + lane * OF_LANE;
+            int64_t before = 0, all = 0;
+#pragma unroll 1
+            for (int32_t i = 0; i < OF_LANE; i++) all += mine[i];
 #pragma unroll 1
             for (int32_t step = 1; step < 32; step *= 2) {
-                const int64_t other = __shfl_up_sync(0xffffffffu, sum[i], step);
-                if (lane >= step) sum[i] += other;
+                const int64_t other = __shfl_up_sync(0xffffffffu, before + all, step);
+                if (lane >= step) before += other;
             }
-            if (lane == 31) of_warps[warp][i] = sum[i];
-            sum[i] -= mine;
+#pragma unroll 1
+            for (int32_t i = 0; i < OF_LANE; i++) {
+                const int64_t one = mine[i];
+                mine[i] = before;
+                before += one;
+            }
+            if (threadIdx.x == 31) shared.end = before;
         }
         __syncthreads();
-#pragma unroll 1
-        for (int32_t w = 0; w < WARPS; w++) {
-            all += of_warps[w][0];
-#pragma unroll
-            for (int32_t i = 0; i < SUMS; i++)
-                if (w < warp && asked >> i & 1) sum[i] += of_warps[w][i];
-        }
-        return all;
+        return shared.end;
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
@@ -6284,23 +6304,37 @@ struct tegroup_impl_quantize_walk {
         const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
                       each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
                       first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
-        const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
-        const int32_t g = min(groups, (int32_t)threadIdx.x * each);
+        const int32_t thread = (int32_t)threadIdx.x, g = min(groups, thread * each), to = min(groups, g + each);
         tegroup_impl_before taken = {{0, 0}, 0};
-        int64_t mine = 0, sum[4];
+        int64_t mine = 0;
+#pragma unroll 1
         for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, h, &taken);
-        sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
-        const int64_t works = scan(sum, 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3),
-                      stretch = tegroup_impl_ceil_div(works, blocks);
+        of_threads *const sum = sums();
+        sum[0][thread] = mine;
+        sum[1][thread] = taken.scales[0], sum[2][thread] = taken.scales[1];
+        sum[3][thread] = taken.transposed;
+        const int64_t works = scan(1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3);
+        /* A division of 64 bits would be long. What is more than 32 bits, of sizes that no memory holds, is shared out
+         * less evenly. */
+        const int32_t coarse = works >> 31 ? 31 : 0;
+        const int64_t stretch = (int64_t)(((uint32_t)(works >> coarse) + blocks - 1) / (uint32_t)blocks + (coarse > 0))
+                                << coarse;
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
         turn = (int32_t)blockIdx.x - first;
         begin = stretch * first + turn;
         end = tegroup_impl_min(stretch * (first + step), works);
-        if (begin >= end || begin < sum[0] || begin >= sum[0] + mine) return;
-        shared.g = g - 1; /* which, as it were, has no works */
-        shared.works_before = sum[0];
-        shared.works_of = 0;
-        shared.after = {{sum[1], sum[2]}, sum[3]};
+        if (begin >= end || begin < sum[0][thread] || begin >= sum[0][thread] + mine) return;
+        /* Of a thread with one group that is the group; else its first one comes after one that has no works. */
+        shared.g = each > 1 ? g - 1 : g;
+        shared.works_before = sum[0][thread];
+        shared.works_of = each > 1 ? 0 : mine;
+        shared.before = {{sum[1][thread], sum[2][thread]}, sum[3][thread]};
+        shared.after = shared.before;
+        if (each == 1) {
+            shared.after.scales[0] += taken.scales[0];
+            shared.after.scales[1] += taken.scales[1];
+            shared.after.transposed += taken.transposed;
+        }
         tegroup_impl_quantize_find(call, shared, begin);
     }
     __device__ __forceinline__ int64_t next(int64_t work) {
@@ -6314,7 +6348,7 @@ struct tegroup_impl_quantize_walk {
             if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
             __syncthreads();
         }
-        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
+        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe<NUMBERS>(call, shared, (int)threadIdx.x / 32);
         part_end = shared.end;
         __syncthreads();
     }
@@ -6632,7 +6666,7 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         return make_uint2(__byte_perm(bytes.x | bytes.x >> 4, bytes.y | bytes.y >> 4, 0x6420), 0);
     }
 
-    template <typename HOW> __device__ __forceinline__ void tile() const {
+    template <typename HOW> __device__ __forceinline__ void tile(const uint32_t *bits) const {
         enum { BITS = HOW::BITS };
         const int64_t step = (TURNS ? copy.at.col_stride : copy.at.row_stride) * BITS / 8,
                       out_step = shared.in.ld * BYTES;
@@ -6642,9 +6676,7 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         const bool aligned = (((uintptr_t)in | (uintptr_t)step) & (TURNS ? 2 * BITS - 1 : BITS - 1)) == 0;
         bool careful = !aligned || col + 8 > cols || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
         float scale[8];
-        uint32_t bits[8];
         uint2 codes[8];
-        load_scales(bits);
         if (TURNS && aligned) turn<HOW>(in, step, turned); /* by all threads */
         if (row >= rows || col >= cols) return;
 #pragma unroll
@@ -6667,16 +6699,18 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
     /* Asks once a work what all of its products have in common. */
     __device__ __forceinline__ void values() const {
         const bool exact = call.scale_dtype != TEGROUP_DTYPE_F32;
+        uint32_t bits[8];
+        load_scales(bits);
         if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
-            if (two) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
-            else if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
+            if (two) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>(bits);
+            else if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>(bits);
         } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
-            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>(bits);
         } else {
-            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>(bits);
         }
     }
 };
@@ -6686,7 +6720,7 @@ template <int DTYPE, int COPY>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
     tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     tegroup_impl_dequantize_piece<DTYPE, COPY> piece(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         if (work >= walk.part_end) {
@@ -6796,6 +6830,7 @@ static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_i
 template <int BITS>
 static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype, char *data, int64_t at, int32_t n,
                                                              uint2 codes) {
+#pragma unroll 1
     for (int32_t e = 0; e < n; e++)
         tegroup_impl_store_code(dtype, data, at + e,
                                 (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
@@ -6841,10 +6876,11 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
         const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
         float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
-        if (!straddles) tegroup_impl_made_eight(desc, in, dy, scale, at, n, vector, y);
+        if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
+#pragma unroll 1
         for (int32_t e = 0; e < n && straddles; e++) {
             float one[8];
-            tegroup_impl_made_eight(desc, in, dy, scale, at + e, 1, false, one);
+            tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
             y[e] = one[0];
         }
 #pragma unroll
@@ -7104,18 +7140,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 
 /* What is one number a group, after its amax: the last block's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call) {
-    const tegroup_tensor *t = &call.desc.output;
-    for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
-        tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            copies[c] = tegroup_impl_copy_of(t, &call.facts, &call.view, g, c, &before);
-        tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
+    for (int32_t g = (int32_t)threadIdx.x; g < call.desc.output.shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const tegroup_block_scale one = tegroup_impl_quantize_group_scale(call, g);
+        tegroup_impl_store_group(&call.desc, &call.facts, &one, g);
     }
 }
 static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                          const tegroup_impl_quantize_walk &walk) {
-    if (blockIdx.x == gridDim.x - 1 && call.copies && walk.fits
+                                                                          bool fits) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies && fits
         && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
         tegroup_impl_quantize_store_numbers(call);
 }
@@ -7126,13 +7158,13 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_piece<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, walk);
+    tegroup_impl_quantize_store_groups(call, walk.fits);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) {
@@ -7280,7 +7312,9 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
                           rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
                       inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
         if (!copy.data || (outers <= rows && inners <= blocks)) return;
+#pragma unroll 1
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
+#pragma unroll 1
             for (int64_t i = (o < rows ? blocks : 0) + lane; i < inners; i += 32)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
                                         tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
@@ -7293,12 +7327,12 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_strip<DTYPE> strip(call, shared, tegroup_impl_quantize_memory());
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, walk);
+    tegroup_impl_quantize_store_groups(call, walk.fits);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) {
@@ -7452,9 +7486,26 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         fill(tegroup_impl_values_from<FROM>());
     }
     __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
+        if (call.desc.gather_input.rows > 0) {
+            fill_gathered();
+            return;
+        }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+    }
+    /* Of rows that an index picks: a lane looks one up for all that have it. */
+    __device__ __forceinline__ void fill_gathered() {
+        const int64_t mine = row + lane % PIECES;
+        int64_t picked = -1;
+        if (mine < shared.part_rows)
+            picked = tegroup_impl_gathered(&call.desc.gather_input, shared.in.row0 + of_group(mine));
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) {
+            const int64_t r = __shfl_sync(0xffffffffu, picked, (lane & 16) | down(k));
+            x[k].raw[0] = read(there(k) && r >= 0,
+                               (uint64_t)(shared.in.base + (r * shared.in.ld + col0 + first + at(k)) * BYTES));
+        }
     }
     /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
     static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
@@ -7824,7 +7875,9 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
                       outer_end = outer_left <= outer_most ? grid.outer_extent - outer0 : outers,
                       inner_end = inner_left <= inner_most ? grid.inner_extent - inner0 : inners;
         if (outer_end <= outers && inner_end <= inners) return;
+#pragma unroll 1
         for (int64_t o = threadIdx.x / 32; o < outer_end; o += blockDim.x / 32)
+#pragma unroll 1
             for (int64_t i = (o < outers ? inners : 0) + lane; i < inner_end; i += 32)
                 store_scale(columnwise, outer0 + o, inner0 + i, 0);
     }
@@ -7837,10 +7890,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
-    tegroup_impl_quantize_walk walk(call, shared);
+    constexpr bool NUMBERS = LANES == TEGROUP_IMPL_REGISTERS_ALL || LANES == 2; /* TENSOR, and NVFP4's global scales */
+    tegroup_impl_quantize_walk<NUMBERS> walk(call, shared);
     tegroup_impl_quantize_registers<LANES, CODE, TILE, FROM> part(
         call, shared, TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
-    tegroup_impl_quantize_store_groups(call, walk);
+    if (NUMBERS) tegroup_impl_quantize_store_groups(call, walk.fits);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
@@ -7853,6 +7907,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
         for (int tiles = part.paired() ? 2 : 1; tiles > 0; tiles--) {
             if (TILE) part.encode_tile(turn);
             else part.encode_strip(turn);
+#pragma unroll 1
             for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
                 if (part.edge && !tegroup_impl_scaled_as_one(&call.facts) && part.writes(c)) part.pad(c);
             if (tiles == 2) part.take_ups();
@@ -7865,7 +7920,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
     tegroup_impl_quantize_clear_columns_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) walk.meet(work);
@@ -7883,7 +7938,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;
@@ -7910,23 +7965,21 @@ static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
            && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
-/* Whether a call's values are read into registers as they lie. */
+/* Whether a call's values are read into registers as they lie, or as an index picks their rows. */
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
+    return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->vectors
+           && tegroup_impl_in_pieces(&call->desc.input);
 }
 
-/* Whether values are made in registers: of the activations, and for the codes, that training steps have. */
+/* Whether values are made in registers. */
 static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
     const tegroup_quantize_desc *desc = &call->desc;
     const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
 #if defined(TEGROUP_NO_BACKWARD)
     if (gradient) return 0;
 #endif
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
-    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
-    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
-        return 0;
-    return call->vectors && tegroup_impl_in_pieces(&desc->input)
+    return tegroup_impl_makes_at_once(desc->activation, desc->input.dtype, gradient, &desc->output, &desc->rule)
+           && call->vectors && tegroup_impl_in_pieces(&desc->input)
            && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
            && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
@@ -8066,7 +8119,7 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_rows_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_rows<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
     uint32_t most = 0;
     int32_t g = -1;
@@ -8155,17 +8208,17 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
     }
 }
 
-/* The kernel of a call, by strips or by tiles; what an activation makes is not plain, and made by tiles. */
+/* The kernel of a call, by strips or by tiles; what an activation makes is made by tiles. */
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
     const tegroup_impl_quantize_launch *call, int strips) {
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
-    if (!call->plain && call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
         return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
                    ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
                    : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
 #endif
 #if !defined(TEGROUP_NO_ACTIVATION)
-    if (!call->plain)
+    if (call->desc.activation != TEGROUP_ACTIVATION_UNSET)
         return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
     return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
@@ -8217,9 +8270,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
-        return tegroup_impl_cuda_launch_registers(
-            call, call->plain && call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream,
-            error);
+        return tegroup_impl_cuda_launch_registers(call,
+                                                  call->desc.activation == TEGROUP_ACTIVATION_UNSET
+                                                      && call->copies == 1 << TEGROUP_IMPL_ROWWISE
+                                                      && call->facts.block_outer <= 1,
+                                                  stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;

@@ -2,7 +2,6 @@
 
 #pragma once
 #include "base/version.h"
-#include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
@@ -39,15 +38,17 @@ TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegr
     before->transposed += tegroup_impl_transposed_count(sides);
 }
 
-/* A copy of group g, whose scales would lie as the grid says if it were the first. */
+/* A copy of group g, whose place in the tensor is `block`, and whose scales would lie as the grid says if it were the
+ * first. */
 TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                          int32_t g, int columnwise, const tegroup_impl_before *before,
+                                                         const tegroup_impl_block *block, int64_t rows,
                                                          const tegroup_impl_scale_grid *grid) {
     const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     tegroup_impl_copy copy;
     copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
     copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
-    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
+    copy.at = tegroup_impl_elements_in(t, block, rows, columnwise, before->transposed);
     copy.grid = *grid;
     copy.grid.base = tegroup_impl_scale_grid_base(t, grid, view, g, columnwise, before->scales[columnwise]);
     return copy;
@@ -55,9 +56,10 @@ TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_with(const tegroup_tensor *t
 TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
                                                        const tegroup_snapshot_view *view, int32_t g, int columnwise,
                                                        const tegroup_impl_before *before) {
-    const tegroup_impl_scale_grid grid =
-        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
-    return tegroup_impl_copy_with(t, view, g, columnwise, before, &grid);
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    const tegroup_impl_sides sides = tegroup_impl_block_sides(t, view, &block);
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_alone(t, facts, sides, columnwise);
+    return tegroup_impl_copy_with(t, view, g, columnwise, before, &block, sides.rows, &grid);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
@@ -77,19 +79,27 @@ TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *des
     if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
     return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
 }
+/* The scale of TENSOR. */
+TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_group_scale(const tegroup_quantize_desc *desc,
+                                                             const tegroup_scaling_facts *facts, int32_t g) {
+    const tegroup_tensor *t = &desc->output;
+    return tegroup_impl_scale_block(&desc->rule, t->dtype, tegroup_impl_one_scale(t, facts),
+                                    t->amax ? t->amax[g] : 0.0f, tegroup_impl_group_global(desc, g));
+}
+/* Stores these; one is the scale of TENSOR. */
 TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
-                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
+                                              const tegroup_block_scale *one, int32_t g) {
     const tegroup_tensor *t = &desc->output;
     const float global = tegroup_impl_group_global(desc, g);
-    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
-    tegroup_block_scale block;
     int copy;
     if (t->global_scale_inv)
         t->global_scale_inv[g] =
             tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
     if (!tegroup_impl_scaled_as_one(facts)) return;
-    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-        if (copies[copy].scales)
-            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, copy);
+        void *const scales = memory.scale_pointers ? memory.scale_pointers[g] : memory.scales;
+        if (scales)
+            tegroup_impl_store_code(tegroup_impl_one_scale(t, facts), scales, memory.scale_pointers ? 0 : g, one->bits);
+    }
 }

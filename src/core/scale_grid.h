@@ -59,17 +59,21 @@ TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int col
     return !columnwise && t->scale_outer_stride > 0;
 }
 
-/* The extents of a group. It has no rows where it is skipped, and where a snapshot that somebody wrote over leads out
- * of the tensor. */
+/* The extents of a group whose place is `block`. It has no rows where it is skipped, and where a snapshot that somebody
+ * wrote over leads out of the tensor. */
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_block_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                            const tegroup_impl_block *block) {
+    const int ragged = view && view->rows,
+              there = !ragged
+                      || (tegroup_impl_within(block->rows, t->shape.rows + 1)
+                          && tegroup_impl_within(block->row0, t->shape.rows - block->rows + 1)
+                          && tegroup_impl_within(block->cols, t->shape.cols + 1));
+    return tegroup_impl_sides_of(there ? block->rows : 0, there ? block->cols : 0);
+}
 TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                             int32_t g) {
     const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
-    const int ragged = view && view->rows,
-              there = !ragged
-                      || (tegroup_impl_within(block.rows, t->shape.rows + 1)
-                          && tegroup_impl_within(block.row0, t->shape.rows - block.rows + 1)
-                          && tegroup_impl_within(block.cols, t->shape.cols + 1));
-    return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
+    return tegroup_impl_block_sides(t, view, &block);
 }
 
 /* What the scales of a copy are, whatever its groups' extents: what tegroup_impl_scale_grid_size adds to, once. facts:
@@ -85,6 +89,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const teg
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    grid.part_rows = grid.parts > 1 ? t->shape.rows / grid.parts : 0; /* Groups with parts are uniform. */
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
@@ -100,10 +105,20 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of_any(const teg
     return grid;
 }
 
+/* A product that counts what a group has in a copy. A kernel need not look whether it is too large: its groups lie
+ * within the tensor, whose copies the host has counted. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_within_buffer(int64_t a, int64_t b) {
+#if defined(__CUDA_ARCH__)
+    return a * b;
+#else
+    return tegroup_impl_mul(a, b);
+#endif
+}
+
 /* The same of a group of these extents, as if it were the first. */
 TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid, const tegroup_tensor *t,
                                                   const tegroup_scaling_facts *facts, tegroup_impl_sides sides) {
-    grid->part_rows = grid->parts > 1 ? sides.rows / grid->parts : sides.rows;
+    if (grid->parts == 1) grid->part_rows = sides.rows;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
         const int64_t outer = grid->columnwise ? sides.cols : grid->part_rows,
                       inner = grid->columnwise ? grid->part_rows : sides.cols;
@@ -112,12 +127,12 @@ TEGROUP_IMPL_HD void tegroup_impl_scale_grid_size(tegroup_impl_scale_grid *grid,
     }
     grid->outer_extent = tegroup_impl_pad(grid->outer_count, grid->pad_outer);
     grid->inner_extent = tegroup_impl_pad(grid->inner_count, grid->pad_inner);
-    grid->part_stride = tegroup_impl_mul(grid->outer_extent, grid->inner_extent);
-    grid->count = tegroup_impl_mul(grid->part_stride, grid->parts);
+    grid->part_stride = tegroup_impl_within_buffer(grid->outer_extent, grid->inner_extent);
+    grid->count = tegroup_impl_within_buffer(grid->part_stride, grid->parts);
     if (tegroup_impl_scales_strided(t, grid->columnwise))
-        grid->part_stride = tegroup_impl_mul(grid->outer_count, grid->outer_stride);
+        grid->part_stride = tegroup_impl_within_buffer(grid->outer_count, grid->outer_stride);
     else if (grid->packed || facts->outer_fastest)
-        grid->inner_stride = tegroup_impl_mul(grid->outer_extent, grid->outer_stride);
+        grid->inner_stride = tegroup_impl_within_buffer(grid->outer_extent, grid->outer_stride);
     else grid->outer_stride = grid->inner_extent;
 }
 TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
@@ -269,7 +284,7 @@ typedef struct tegroup_impl_elements {
 
 /* Elements of a group in a transposed copy. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_count(tegroup_impl_sides sides) {
-    return tegroup_impl_mul(tegroup_impl_align(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
+    return tegroup_impl_within_buffer(tegroup_impl_pad(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_transposed(const tegroup_tensor *t, int columnwise) {
@@ -286,22 +301,27 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_before(const tegroup_tensor *t, 
     return before;
 }
 
-/* Of group g, of whose transposed copy the groups before take `before` elements (not read for the other copies). */
-TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
-                                                                  const tegroup_snapshot_view *view, int32_t g,
-                                                                  int columnwise, int64_t before) {
-    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+/* Of a group of so many rows, whose place in the tensor is `block`, and of whose transposed copy the groups before take
+ * `before` elements (not read for the other copies). */
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_in(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                               int64_t rows, int columnwise, int64_t before) {
     tegroup_impl_elements at;
     if (tegroup_impl_transposed(t, columnwise)) {
         at.first = tegroup_impl_listed(t) ? 0 : before;
         at.row_stride = 1;
-        at.col_stride = tegroup_impl_align(tegroup_impl_group_sides(t, view, g).rows, TEGROUP_TRANSPOSED_ROWS);
+        at.col_stride = tegroup_impl_pad(rows, TEGROUP_TRANSPOSED_ROWS);
     } else {
-        at.first = block.first;
-        at.row_stride = block.ld;
+        at.first = block->first;
+        at.row_stride = block->ld;
         at.col_stride = 1;
     }
     return at;
+}
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
+                                                                  const tegroup_snapshot_view *view, int32_t g,
+                                                                  int columnwise, int64_t before) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    return tegroup_impl_elements_in(t, &block, tegroup_impl_block_sides(t, view, &block).rows, columnwise, before);
 }
 
 TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_tensor *t,

@@ -252,7 +252,7 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         return make_uint2(__byte_perm(bytes.x | bytes.x >> 4, bytes.y | bytes.y >> 4, 0x6420), 0);
     }
 
-    template <typename HOW> __device__ __forceinline__ void tile() const {
+    template <typename HOW> __device__ __forceinline__ void tile(const uint32_t *bits) const {
         enum { BITS = HOW::BITS };
         const int64_t step = (TURNS ? copy.at.col_stride : copy.at.row_stride) * BITS / 8,
                       out_step = shared.in.ld * BYTES;
@@ -262,9 +262,7 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
         const bool aligned = (((uintptr_t)in | (uintptr_t)step) & (TURNS ? 2 * BITS - 1 : BITS - 1)) == 0;
         bool careful = !aligned || col + 8 > cols || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
         float scale[8];
-        uint32_t bits[8];
         uint2 codes[8];
-        load_scales(bits);
         if (TURNS && aligned) turn<HOW>(in, step, turned); /* by all threads */
         if (row >= rows || col >= cols) return;
 #pragma unroll
@@ -287,16 +285,18 @@ template <int DTYPE, int COPY> struct tegroup_impl_dequantize_piece {
     /* Asks once a work what all of its products have in common. */
     __device__ __forceinline__ void values() const {
         const bool exact = call.scale_dtype != TEGROUP_DTYPE_F32;
+        uint32_t bits[8];
+        load_scales(bits);
         if (call.desc.output.dtype == TEGROUP_DTYPE_F4E2M1) {
-            if (two) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>();
-            else if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>();
+            if (two) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, true, false>>(bits);
+            else if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F4E2M1, false, false>>(bits);
         } else if (call.desc.output.dtype == TEGROUP_DTYPE_F8E5M2) {
-            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>();
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E5M2, false, false>>(bits);
         } else {
-            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>();
-            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>();
+            if (exact) tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, true>>(bits);
+            else tile<tegroup_impl_dequantize_how<TEGROUP_DTYPE_F8E4M3, false, false>>(bits);
         }
     }
 };
@@ -306,7 +306,7 @@ template <int DTYPE, int COPY>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
     tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     tegroup_impl_dequantize_piece<DTYPE, COPY> piece(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         if (work >= walk.part_end) {

@@ -59,24 +59,23 @@ template <int DTYPE> struct tegroup_impl_eight {
 };
 
 #if !defined(TEGROUP_NO_ACTIVATION)
-/* n of a row's elements from column col on, then zeros, of a type that is known while it runs. */
-static __device__ __noinline__ void tegroup_impl_eight_of(tegroup_dtype dtype, const char *row, int64_t col, int32_t n,
-                                                          bool vector, float *x) {
-    tegroup_impl_eight<TEGROUP_DTYPE_F32> wide;
-    tegroup_impl_eight<TEGROUP_DTYPE_F16> half;
-    tegroup_impl_eight<TEGROUP_DTYPE_BF16> brain;
-    if (dtype == TEGROUP_DTYPE_F32) wide.load(row, col, n, vector), wide.unpack(x);
-    else if (dtype == TEGROUP_DTYPE_F16) half.load(row, col, n, vector), half.unpack(x);
-    else brain.load(row, col, n, vector), brain.unpack(x);
+/* n of a row's elements from column col on, then zeros. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_eight_of(const char *row, int64_t col, int32_t n, bool vector,
+                                                          float *x) {
+    tegroup_impl_eight<DTYPE> values;
+    values.load(row, col, n, vector);
+    values.unpack(x);
 }
 
 /* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
  * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
+template <int DTYPE>
 static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quantize_desc &desc, const char *x,
                                                             const char *dy, float scale, int64_t col, int32_t n,
                                                             bool vector, float *y) {
-    const tegroup_dtype dtype = desc.input.dtype;
-    const bool half = dtype != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
+    constexpr bool half = DTYPE != TEGROUP_DTYPE_F32;
+    const bool gated = tegroup_impl_gated(desc.activation);
     const float alpha = (float)desc.alpha, limit = (float)desc.limit;
     const int64_t cols = desc.output.shape.cols, width = dy && gated ? cols / 2 : cols;
     float both[16], gate[8], up[8], grad[8];
@@ -86,14 +85,14 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #pragma unroll
     for (int i = 0; i < 8; i++) up[i] = 1;
     if (pairs) {
-        tegroup_impl_eight_of(dtype, x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
-        tegroup_impl_eight_of(dtype, x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
-                              vector && from % 4 == 0, both + 8);
+        tegroup_impl_eight_of<DTYPE>(x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
+        tegroup_impl_eight_of<DTYPE>(x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
+                                     vector && from % 4 == 0, both + 8);
 #pragma unroll
         for (int i = 0; i < 8; i++) gate[i] = both[2 * i], up[i] = both[2 * i + 1];
     } else {
-        tegroup_impl_eight_of(dtype, x, from, count, vector && from % 8 == 0, gate);
-        if (gated) tegroup_impl_eight_of(dtype, x, from + width, count, vector && (from + width) % 8 == 0, up);
+        tegroup_impl_eight_of<DTYPE>(x, from, count, vector && from % 8 == 0, gate);
+        if (gated) tegroup_impl_eight_of<DTYPE>(x, from + width, count, vector && (from + width) % 8 == 0, up);
     }
     if (!dy) {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
@@ -103,7 +102,7 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #undef TEGROUP_IMPL_LOOP
         return;
     }
-    tegroup_impl_eight_of(dtype, dy, from, count, vector && from % 8 == 0, grad);
+    tegroup_impl_eight_of<DTYPE>(dy, from, count, vector && from % 8 == 0, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < 8; i++)(void)                                                                \
         tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate[i], up[i], scale *grad[i], &gate[i], &up[i]);

@@ -8,7 +8,6 @@
 #include "core/snapshot_types.h"
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
-#include "formats/scale_rule.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
@@ -71,6 +70,7 @@ struct tegroup_impl_quantize_shared {
     int64_t works_of, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
+    tegroup_impl_block out; /* the group's place in the quantised tensor */
     int32_t g, part, across;
     float global; /* of the group, as tegroup_impl_scale_block takes it */
     tegroup_impl_block in, dy;
@@ -134,7 +134,7 @@ static __device__ __forceinline__ int64_t tegroup_impl_works_across(const tegrou
 }
 static __device__ __forceinline__ int64_t tegroup_impl_part_rows(const tegroup_impl_quantize_launch &call,
                                                                  int64_t rows) {
-    return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    return call.grids[0].parts > 1 ? call.grids[0].part_rows : rows;
 }
 static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup_impl_quantize_launch &call) {
     return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
@@ -149,25 +149,26 @@ tegroup_impl_quantize_grid(const tegroup_impl_quantize_launch &call, tegroup_imp
 }
 
 /* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
- * That takes long where their instructions are not in a cache, so they are short. */
+ * A kernel's first instructions are in no cache, and to fetch them takes longer than to execute them: so these are few,
+ * and loops are not unrolled. */
 
 /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
 static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call, int32_t g,
                                                                   tegroup_impl_before *before) {
     const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
-    const int32_t parts = call.grids[0].parts;
 #pragma unroll 1
     for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
         if (call.copies >> c & 1) before->scales[c] += tegroup_impl_quantize_grid(call, sides, c).count;
     if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
-    if (call.used && call.used[g] == 0) return 0;
+    if (call.used && call.used[g] <= 0) return 0;
     return tegroup_impl_works_across(call, sides.cols)
-           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
+           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * call.grids[0].parts;
 }
 
 /* Goes on to the group and the part of a work: one thread's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
                                                                tegroup_impl_quantize_shared &shared, int64_t work) {
+    const tegroup_tensor *t = &call.desc.output;
     int32_t g = shared.g;
     int64_t first = shared.works_before, works = shared.works_of;
     while (first + works <= work) {
@@ -175,7 +176,9 @@ static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_imp
         first += works;
         works = tegroup_impl_quantize_take(call, ++g, &shared.after);
     }
-    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &call.view, g);
+    const tegroup_impl_block block = tegroup_impl_block_of(t, &call.view, g);
+    const tegroup_impl_sides sides = tegroup_impl_block_sides(t, &call.view, &block);
+    shared.out = block;
     shared.g = g;
     shared.works_before = first;
     shared.works_of = works;
@@ -184,39 +187,54 @@ static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_imp
     shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
     shared.across = (int32_t)tegroup_impl_works_across(call, sides.cols);
     const int64_t of_part = shared.across * tegroup_impl_works_down(call, shared.part_rows);
-    shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+    shared.part = call.grids[0].parts > 1 ? (int32_t)((uint32_t)(work - first) / (uint32_t)of_part) : 0;
     shared.first = first + shared.part * of_part;
     shared.end = shared.first + of_part;
 }
 
-/* What a group is, a piece of it by each warp. */
-static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
-                                                                   tegroup_impl_quantize_shared &shared, int piece) {
+/* A copy of the group, of no address where it would lie behind its buffer's end. */
+static __device__ __noinline__ void tegroup_impl_quantize_describe_copy(const tegroup_impl_quantize_launch &call,
+                                                                        tegroup_impl_quantize_shared &shared, int c) {
     const tegroup_tensor *t = &call.desc.output;
-    const int32_t g = shared.g;
     const tegroup_impl_sides sides = tegroup_impl_sides_of(shared.rows, shared.cols);
-    if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-        const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, piece);
-        tegroup_impl_copy copy = tegroup_impl_copy_with(t, &call.view, g, piece, &shared.before, &grid);
-        const int64_t turned = shared.before.transposed + tegroup_impl_transposed_count(sides);
-        if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
-            || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
-            copy.data = NULL;
-        shared.copies[piece] = copy;
+    const tegroup_impl_scale_grid grid = tegroup_impl_quantize_grid(call, sides, c);
+    tegroup_impl_copy copy =
+        tegroup_impl_copy_with(t, &call.view, shared.g, c, &shared.before, &shared.out, sides.rows, &grid);
+    if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, c)) > call.scale_capacity[c]
+        || (tegroup_impl_transposed(t, c) && !tegroup_impl_listed(t)
+            && copy.at.first + tegroup_impl_transposed_count(sides) > call.transposed_capacity))
+        copy.data = NULL;
+    shared.copies[c] = copy;
+}
+
+/* The scale of TENSOR. */
+static __device__ __noinline__ tegroup_block_scale
+tegroup_impl_quantize_group_scale(const tegroup_impl_quantize_launch &call, int32_t g) {
+    return tegroup_impl_group_scale(&call.desc, &call.facts, g);
+}
+
+/* What a group is, a piece of it by each warp. NUMBERS: it may have a number of its own, as TENSOR and NVFP4 do. */
+template <bool NUMBERS>
+static __device__ __forceinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
+                                                                      tegroup_impl_quantize_shared &shared, int piece) {
+    const int32_t g = shared.g;
+    if (piece < TEGROUP_IMPL_COPIES) {
+        if (call.copies >> piece & 1) tegroup_impl_quantize_describe_copy(call, shared, piece);
+    } else if (piece < 4) {
+        const tegroup_tensor *from = piece == 2 ? &call.desc.input : &call.desc.grad_output;
+        if (from->dtype != TEGROUP_DTYPE_UNSET)
+            *(piece == 2 ? &shared.in : &shared.dy) = tegroup_impl_locate(from, &call.view, g);
+    } else if (NUMBERS && piece == 4 && call.copies) {
+        shared.global = tegroup_impl_group_global(&call.desc, g);
+        if (tegroup_impl_scaled_as_one(&call.facts)) {
+            const float factor = tegroup_impl_factor_of(tegroup_impl_quantize_group_scale(call, g));
+            shared.factor[0][0] = shared.factor[1][0] = factor;
+        }
     }
-    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &call.view, g);
-    if (piece == 3 && call.desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
-        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &call.view, g);
-    if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
-    shared.global = tegroup_impl_group_global(&call.desc, g);
-    if (!tegroup_impl_scaled_as_one(&call.facts)) return;
-    const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
-                                                               t->amax ? t->amax[g] : 0.0f, shared.global);
-    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
 }
 
 /* A block's way through the works of a tensor, group by group. All threads call its functions. */
-struct tegroup_impl_quantize_walk {
+template <bool NUMBERS> struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     const bool fits;    /* the snapshot is one for the tensor; else there are no works */
@@ -234,34 +252,36 @@ struct tegroup_impl_quantize_walk {
         return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
     }
 
-    /* Makes sums of what the threads before this one have, of those that are asked for as bits, and returns the total
-     * of the first over all threads. One barrier serves all four: tegroup_impl_block_scan takes two for one sum. */
-    static __device__ __forceinline__ int64_t scan(int64_t *sum, int32_t asked) {
-        enum { WARPS = TEGROUP_IMPL_QUANTIZE_THREADS / 32, SUMS = 4 };
-        __shared__ int64_t of_warps[WARPS][SUMS];
+    /* What each thread has, of four kinds. It lies where the tables will be. */
+    typedef int64_t of_threads[TEGROUP_IMPL_QUANTIZE_THREADS];
+    __device__ __forceinline__ of_threads *sums() const { return (of_threads *)shared.amax; }
+
+    /* Makes sums of what the threads before this one have, of the kinds that are asked for as bits, and returns the
+     * total of the first over all threads. A warp makes a sum, of eight threads a lane. */
+    __device__ __forceinline__ int64_t scan(int32_t asked) const {
+        enum { OF_LANE = TEGROUP_IMPL_QUANTIZE_THREADS / 32 };
         const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
-        int64_t all = 0;
-#pragma unroll
-        for (int32_t i = 0; i < SUMS; i++) {
-            const int64_t mine = sum[i];
-            if (!(asked >> i & 1)) continue;
+        __syncthreads();
+        if (asked >> warp & 1) {
+            int64_t *const mine = sums()[warp] + lane * OF_LANE;
+            int64_t before = 0, all = 0;
+#pragma unroll 1
+            for (int32_t i = 0; i < OF_LANE; i++) all += mine[i];
 #pragma unroll 1
             for (int32_t step = 1; step < 32; step *= 2) {
-                const int64_t other = __shfl_up_sync(0xffffffffu, sum[i], step);
-                if (lane >= step) sum[i] += other;
+                const int64_t other = __shfl_up_sync(0xffffffffu, before + all, step);
+                if (lane >= step) before += other;
             }
-            if (lane == 31) of_warps[warp][i] = sum[i];
-            sum[i] -= mine;
+#pragma unroll 1
+            for (int32_t i = 0; i < OF_LANE; i++) {
+                const int64_t one = mine[i];
+                mine[i] = before;
+                before += one;
+            }
+            if (threadIdx.x == 31) shared.end = before;
         }
         __syncthreads();
-#pragma unroll 1
-        for (int32_t w = 0; w < WARPS; w++) {
-            all += of_warps[w][0];
-#pragma unroll
-            for (int32_t i = 0; i < SUMS; i++)
-                if (w < warp && asked >> i & 1) sum[i] += of_warps[w][i];
-        }
-        return all;
+        return shared.end;
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
@@ -269,23 +289,37 @@ struct tegroup_impl_quantize_walk {
         const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
                       each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
                       first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
-        const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
-        const int32_t g = min(groups, (int32_t)threadIdx.x * each);
+        const int32_t thread = (int32_t)threadIdx.x, g = min(groups, thread * each), to = min(groups, g + each);
         tegroup_impl_before taken = {{0, 0}, 0};
-        int64_t mine = 0, sum[4];
+        int64_t mine = 0;
+#pragma unroll 1
         for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, h, &taken);
-        sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
-        const int64_t works = scan(sum, 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3),
-                      stretch = tegroup_impl_ceil_div(works, blocks);
+        of_threads *const sum = sums();
+        sum[0][thread] = mine;
+        sum[1][thread] = taken.scales[0], sum[2][thread] = taken.scales[1];
+        sum[3][thread] = taken.transposed;
+        const int64_t works = scan(1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3);
+        /* A division of 64 bits would be long. What is more than 32 bits, of sizes that no memory holds, is shared out
+         * less evenly. */
+        const int32_t coarse = works >> 31 ? 31 : 0;
+        const int64_t stretch = (int64_t)(((uint32_t)(works >> coarse) + blocks - 1) / (uint32_t)blocks + (coarse > 0))
+                                << coarse;
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
         turn = (int32_t)blockIdx.x - first;
         begin = stretch * first + turn;
         end = tegroup_impl_min(stretch * (first + step), works);
-        if (begin >= end || begin < sum[0] || begin >= sum[0] + mine) return;
-        shared.g = g - 1; /* which, as it were, has no works */
-        shared.works_before = sum[0];
-        shared.works_of = 0;
-        shared.after = {{sum[1], sum[2]}, sum[3]};
+        if (begin >= end || begin < sum[0][thread] || begin >= sum[0][thread] + mine) return;
+        /* Of a thread with one group that is the group; else its first one comes after one that has no works. */
+        shared.g = each > 1 ? g - 1 : g;
+        shared.works_before = sum[0][thread];
+        shared.works_of = each > 1 ? 0 : mine;
+        shared.before = {{sum[1][thread], sum[2][thread]}, sum[3][thread]};
+        shared.after = shared.before;
+        if (each == 1) {
+            shared.after.scales[0] += taken.scales[0];
+            shared.after.scales[1] += taken.scales[1];
+            shared.after.transposed += taken.transposed;
+        }
         tegroup_impl_quantize_find(call, shared, begin);
     }
     __device__ __forceinline__ int64_t next(int64_t work) {
@@ -299,7 +333,7 @@ struct tegroup_impl_quantize_walk {
             if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
             __syncthreads();
         }
-        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
+        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe<NUMBERS>(call, shared, (int)threadIdx.x / 32);
         part_end = shared.end;
         __syncthreads();
     }

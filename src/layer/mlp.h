@@ -88,10 +88,12 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_activation_backward(const te
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
-/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes. */
+/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes,
+ * by way of `values` where that is not NULL. */
 typedef struct tegroup_impl_mlp_step {
     int quantises;
     tegroup_quantize_desc quantize;
+    void *values;
 } tegroup_impl_mlp_step;
 
 /* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
@@ -125,6 +127,9 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_
         quantize->grad_row_scale = tegroup_impl_rows_matrix(&desc->grad_row_scale);
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
+    step->values = NULL;
+    if (tegroup_impl_mlp_values_bytes(desc, output, grad_activated != NULL, output == &call->layers.activated) > 0)
+        step->values = call->layers.values;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
@@ -224,7 +229,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_m
     } else {
         for (i = 0; i + 1 < call.count; i++)
             TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
-        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
+        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize_through(&step.quantize, step.values, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(fc2, stream, error);
@@ -318,10 +323,12 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (tegroup_impl_mlp_activates_again(&call))
-            TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
-                                             : tegroup_impl_activation_run(&epilogue.activation, stream, error));
-        TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)
-                                            : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
+            TEGROUP_IMPL_TRY(again.quantises
+                                 ? tegroup_impl_quantize_through(&again.quantize, again.values, stream, error)
+                                 : tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(gradient.quantises
+                             ? tegroup_impl_quantize_through(&gradient.quantize, gradient.values, stream, error)
+                             : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;

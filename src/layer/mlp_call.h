@@ -111,6 +111,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_
               scratch = op == TEGROUP_OP_DGRAD
                         || (op == TEGROUP_OP_FORWARD
                             && (call->desc->preactivation.dtype == TEGROUP_DTYPE_UNSET
+                                || call->plans->planned->values_bytes > 0
                                 || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
     const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",

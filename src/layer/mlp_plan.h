@@ -28,6 +28,7 @@
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "core/activation_formulas.h"
+#include "layer/quantize_rules.h"
 #include "layer/linear_rules.h"
 #include "layer/mlp_rules.h"
 
@@ -145,7 +146,7 @@ TEGROUP_IMPL_STATIC const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_
 
 /* Where what lies in the workspace is in its layout; -1 = not there. */
 typedef struct tegroup_impl_mlp_items {
-    int32_t activated[4], preactivation; /* activated: as planned.scratch_bytes */
+    int32_t activated[4], preactivation, values; /* activated: as planned.scratch_bytes */
 } tegroup_impl_mlp_items;
 
 /* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
@@ -178,7 +179,7 @@ TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup
               saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
     const tegroup_plan *most =
         by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
-    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1};
+    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1, -1};
     int32_t parts[4];
     tegroup_impl_layout_begin(layout);
     if (most) tegroup_impl_plan_layout(most, layout);
@@ -189,6 +190,10 @@ TEGROUP_IMPL_STATIC tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup
     if (in_workspace && planned->scratch_preactivation) {
         items.preactivation = layout->count;
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    }
+    if (in_workspace && planned->values_bytes > 0) {
+        items.values = layout->count;
+        tegroup_impl_layout_add(layout, "what is quantised", planned->values_bytes);
     }
     if (by_forward && saves_preactivation)
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
@@ -273,6 +278,19 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plan
     }
 }
 
+/* Bytes of the values that t is quantised from, where they are made first: on a GPU, unless a kernel makes and
+ * quantises them at once. A copy of the caller's that holds values holds these. between: t lies in the workspace. */
+TEGROUP_IMPL_STATIC int64_t tegroup_impl_mlp_values_bytes(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                          int gradient, int between) {
+    const tegroup_dtype dtype = tegroup_impl_mlp_preactivated(desc);
+    if (desc->space != TEGROUP_SPACE_DEVICE || t->scaling == TEGROUP_SCALING_NONE
+        || (tegroup_impl_keeps_values(t) && !between)
+        || tegroup_impl_makes_at_once(desc->activation, dtype, gradient, t,
+                                      gradient ? &desc->grad_rule : &desc->activated_rule))
+        return 0;
+    return tegroup_impl_mul(tegroup_impl_mul(t->shape.rows, t->shape.cols), tegroup_impl_bits(dtype) / 8);
+}
+
 /* Bytes of the tensors between the layers, of a plan whose products are made. */
 TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
                                                 const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
@@ -286,7 +304,12 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, co
         tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation,
                                     planned->grad_preactivation_bytes);
     if (dgrad) planned->scratch_bytes[0] = tegroup_impl_extent_bytes(&layers->grad_activated);
+    if (dgrad) planned->values_bytes = tegroup_impl_mlp_values_bytes(desc, &desc->grad_preactivation, 1, 0);
+    if (desc->activated.dtype != TEGROUP_DTYPE_UNSET)
+        planned->values_bytes =
+            tegroup_impl_max(planned->values_bytes, tegroup_impl_mlp_values_bytes(desc, &desc->activated, 0, 0));
     if (!forward) return;
+    planned->values_bytes = tegroup_impl_max(planned->values_bytes, tegroup_impl_mlp_values_bytes(desc, t, 0, 1));
     planned->scratch_bytes[0] = tegroup_impl_max(planned->scratch_bytes[0], tegroup_impl_extent_bytes(t));
     if (scaled) planned->scratch_bytes[1] = tegroup_impl_scale_bytes(t, 0);
     if (scaled && (global || (tegroup_impl_scaled_as_one(facts) && desc->activated_rule.method != TEGROUP_SCALE_GIVEN)))
@@ -383,6 +406,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *pl
         layers->activated.amax = (float *)tegroup_impl_layout_at(&layout, items.activated[2], workspace);
     if (items.activated[3] >= 0)
         layers->activated.global_scale_inv = (float *)tegroup_impl_layout_at(&layout, items.activated[3], workspace);
+    if (items.values >= 0) layers->values = tegroup_impl_layout_at(&layout, items.values, workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
     if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);

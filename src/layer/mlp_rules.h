@@ -172,6 +172,7 @@ TEGROUP_IMPL_STATIC int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
     tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    void *values;                          /* in the workspace, too: room for what is quantised, before it is */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -279,6 +280,7 @@ TEGROUP_IMPL_STATIC void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc
                                                      tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch_activated(desc, h);
     layers->grad_activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc), h);
+    layers->values = NULL;
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);

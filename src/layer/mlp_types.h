@@ -65,18 +65,18 @@ typedef struct tegroup_mlp_weights {
  * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched.
  *
  * Quantised (scaling set, which tegroup_gemm_desc pairs) may be the weights, input and grad_output, by the caller, and
- * activated and grad_preactivation, by the MLP: each with one tegroup_quantize of preactivation, F32, F16 or BF16, that
- * computes the activation or its gradient in passing and writes those copies that have an address, with output.amax and
- * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
- * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
- * serves. Where columnwise_order is of values, which must be of preactivation's dtype, that copy is what the activation
- * or its gradient gives, and the rowwise one is quantised from it; grad_preactivation's may be preactivation's data,
- * which dgrad then uses up; with recompute dgrad writes activated's alone, and no amax. activated's gradient then has
- * preactivation's dtype, and so has an activated in the workspace that has no scaling while fc2.weight or input has
- * one. activated with a scaling and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does
- * in forward with recompute: rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of
- * activated, too, unless that is to have values. Of an activated in the workspace no shape, ld, parts or lists are
- * read. */
+ * activated and grad_preactivation, by the MLP: each as one tegroup_quantize of preactivation, F32, F16 or BF16, that
+ * computes the activation or its gradient in passing (on a GPU, where no kernel does both at once, by way of the
+ * workspace) and writes those copies that have an address, with output.amax and the like as there. A copy that a
+ * planned product reads is required: of activated the rowwise one in forward, of grad_preactivation in dgrad with
+ * dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy serves. Where columnwise_order is
+ * of values, which must be of preactivation's dtype, that copy is what the activation or its gradient gives, and the
+ * rowwise one is quantised from it; grad_preactivation's may be preactivation's data, which dgrad then uses up; with
+ * recompute dgrad writes activated's alone, and no amax. activated's gradient then has preactivation's dtype, and so
+ * has an activated in the workspace that has no scaling while fc2.weight or input has one. activated with a scaling
+ * and without a dtype lies in the workspace, quantised as fc2.weight's dtype, as it does in forward with recompute:
+ * rowwise, with its amax and, of scales of F8E4M3, a global scale, which recompute wants of activated, too, unless
+ * that is to have values. Of an activated in the workspace no shape, ld, parts or lists are read. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -164,6 +164,7 @@ typedef struct tegroup_mlp_planned {
     int64_t            grad_preactivation_bytes[4]; /* likewise                                                  */
     int64_t            scratch_bytes[4];       /* of activated in the workspace: data, and in dgrad its gradient;
                                                   scale_inv, amax, global_scale_inv                              */
+    int64_t            values_bytes;           /* of values that are quantised from the workspace; 0 = none      */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */

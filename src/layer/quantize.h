@@ -129,33 +129,32 @@ TEGROUP_IMPL_STATIC tegroup_activation_backward_desc tegroup_impl_made_backward(
     return made;
 }
 
-/* The values that an activation makes, as they are, into the columnwise copy: the separate call. */
+/* The values that an activation makes, as they are: the separate call. */
 TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_values(const tegroup_quantize_desc *desc,
+                                                                const tegroup_tensor *values,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_tensor values = tegroup_impl_values_of(&desc->output);
     tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
     tegroup_activation_backward_desc backward = tegroup_impl_made_backward(desc);
     forward.snapshot = backward.snapshot = desc->output.shape.snapshot;
     forward.input = backward.input = tegroup_impl_rows_matrix(&desc->input);
-    forward.output = backward.grad_input = tegroup_impl_rows_matrix(&values);
+    forward.output = backward.grad_input = tegroup_impl_rows_matrix(values);
     if (desc->grad_output.dtype == TEGROUP_DTYPE_UNSET) return tegroup_impl_activation_run(&forward, stream, error);
     backward.grad_output = tegroup_impl_rows_matrix(&desc->grad_output);
     backward.grad_output.rows = desc->output.shape.rows; /* which is what a snapshot must fit */
     return tegroup_impl_activation_backward_run(&backward, stream, error);
 }
 
-/* What is left to quantise: those values, rowwise. */
-TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc) {
+/* What is left to do: to quantise those values. */
+TEGROUP_IMPL_STATIC tegroup_quantize_desc tegroup_impl_quantize_rest(const tegroup_quantize_desc *desc,
+                                                                     const tegroup_tensor *values) {
     tegroup_quantize_desc rest = *desc;
-    rest.input = tegroup_impl_values_of(&desc->output);
+    rest.input = *values;
     rest.activation = TEGROUP_ACTIVATION_UNSET;
     rest.interleaved = 0;
     rest.alpha = rest.limit = 0;
     memset(&rest.row_scale, 0, sizeof rest.row_scale);
     memset(&rest.grad_output, 0, sizeof rest.grad_output);
     memset(&rest.grad_row_scale, 0, sizeof rest.grad_row_scale);
-    rest.output.columnwise_data = NULL;
-    rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
     return rest;
 }
 
@@ -476,15 +475,15 @@ TEGROUP_IMPL_STATIC void tegroup_impl_quantize_sum_work(const tegroup_impl_quant
 /* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
 TEGROUP_IMPL_STATIC void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
-    tegroup_impl_before before;
     int32_t g;
-    memset(&before, 0, sizeof before);
     for (g = 0; g < pass->t->shape.groups; g++) {
-        const tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
-        if (made) tegroup_impl_store_group(desc, pass->facts, group.copies, g);
-        if (!made && desc->output.amax) desc->output.amax[g] = 0;
-        if (!made && desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
-        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+        if (made) {
+            const tegroup_block_scale one = tegroup_impl_group_scale(desc, pass->facts, g);
+            tegroup_impl_store_group(desc, pass->facts, &one, g);
+        } else {
+            if (desc->output.amax) desc->output.amax[g] = 0;
+            if (desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
+        }
     }
 }
 
@@ -533,16 +532,27 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_codes(const tegroup_qua
 }
 
 /* What has been checked. Values that are kept are made first, by a kernel that nothing but memory bounds, and quantised
- * from where they are. */
-TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                         tegroup_error *error) {
+ * from where they are; so are all others where there is room for them: memory for values of input's type, output's
+ * shape and no ld, or NULL. */
+TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_quantize_through(const tegroup_quantize_desc *desc, void *room,
+                                                                 struct CUstream_st *stream, tegroup_error *error) {
+    const int keeps = tegroup_impl_keeps_values(&desc->output) && desc->output.columnwise_data;
+    tegroup_tensor values;
     tegroup_quantize_desc rest;
-    if (!tegroup_impl_keeps_values(&desc->output) || !desc->output.columnwise_data)
-        return tegroup_impl_quantize_codes(desc, stream, error);
-    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, stream, error));
-    rest = tegroup_impl_quantize_rest(desc);
-    return tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE) ? tegroup_impl_quantize_codes(&rest, stream, error)
-                                                                     : TEGROUP_OK;
+    if (!keeps && !room) return tegroup_impl_quantize_codes(desc, stream, error);
+    memset(&values, 0, sizeof values);
+    values.shape = desc->output.shape;
+    values.dtype = desc->input.dtype;
+    values.data = room;
+    if (keeps) values = tegroup_impl_values_of(&desc->output);
+    TEGROUP_IMPL_TRY(tegroup_impl_quantize_values(desc, &values, stream, error));
+    rest = tegroup_impl_quantize_rest(desc, &values);
+    if (keeps) {
+        rest.output.columnwise_data = NULL;
+        rest.output.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+        if (!tegroup_impl_has_copy(&rest.output, TEGROUP_IMPL_ROWWISE)) return TEGROUP_OK;
+    }
+    return tegroup_impl_quantize_codes(&rest, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -551,5 +561,5 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     tegroup_quantize_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
-    return tegroup_impl_quantize(desc, stream, error);
+    return tegroup_impl_quantize_through(desc, NULL, stream, error);
 }

@@ -90,17 +90,17 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_o
     }
 }
 
-/* The kernel of a call, by strips or by tiles; what an activation makes is not plain, and made by tiles. */
+/* The kernel of a call, by strips or by tiles; what an activation makes is made by tiles. */
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
     const tegroup_impl_quantize_launch *call, int strips) {
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
-    if (!call->plain && call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
+    if (call->desc.grad_output.dtype != TEGROUP_DTYPE_UNSET)
         return call->desc.output.dtype == TEGROUP_DTYPE_F8E5M2
                    ? tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E5M2, true, TEGROUP_IMPL_FROM_GRADIENT>
                    : tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GRADIENT>;
 #endif
 #if !defined(TEGROUP_NO_ACTIVATION)
-    if (!call->plain)
+    if (call->desc.activation != TEGROUP_ACTIVATION_UNSET)
         return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
     return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
@@ -152,9 +152,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
-        return tegroup_impl_cuda_launch_registers(
-            call, call->plain && call->copies == 1 << TEGROUP_IMPL_ROWWISE && call->facts.block_outer <= 1, stream,
-            error);
+        return tegroup_impl_cuda_launch_registers(call,
+                                                  call->desc.activation == TEGROUP_ACTIVATION_UNSET
+                                                      && call->copies == 1 << TEGROUP_IMPL_ROWWISE
+                                                      && call->facts.block_outer <= 1,
+                                                  stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;

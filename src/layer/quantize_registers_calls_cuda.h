@@ -14,7 +14,7 @@
 #include "core/scale_grid.h"
 #include "core/copies.h"
 #include "core/quantize_copies.h"
-#include "core/activation_formulas.h"
+#include "layer/quantize_rules.h"
 #include "cuda/quantize_walk.h"
 #include "layer/quantize_registers_cuda.h"
 
@@ -24,23 +24,21 @@ static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
            && t->shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }
 
-/* Whether a call's values are read into registers as they lie. */
+/* Whether a call's values are read into registers as they lie, or as an index picks their rows. */
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
-    return call->plain && call->vectors && tegroup_impl_in_pieces(&call->desc.input);
+    return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->vectors
+           && tegroup_impl_in_pieces(&call->desc.input);
 }
 
-/* Whether values are made in registers: of the activations, and for the codes, that training steps have. */
+/* Whether values are made in registers. */
 static inline int tegroup_impl_makes_in_registers(const tegroup_impl_quantize_launch *call) {
     const tegroup_quantize_desc *desc = &call->desc;
     const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
 #if defined(TEGROUP_NO_BACKWARD)
     if (gradient) return 0;
 #endif
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU && !tegroup_impl_clamps(desc->activation)) return 0;
-    if (call->facts.block_inner != 128 || call->facts.block_outer > 1 || desc->gather_input.rows > 0) return 0;
-    if (desc->output.dtype != TEGROUP_DTYPE_F8E4M3 && !(gradient && desc->output.dtype == TEGROUP_DTYPE_F8E5M2))
-        return 0;
-    return call->vectors && tegroup_impl_in_pieces(&desc->input)
+    return tegroup_impl_makes_at_once(desc->activation, desc->input.dtype, gradient, &desc->output, &desc->rule)
+           && call->vectors && tegroup_impl_in_pieces(&desc->input)
            && (!gradient || tegroup_impl_in_pieces(&desc->grad_output))
            && desc->output.shape.cols % TEGROUP_IMPL_REGISTERS_PIECES == 0;
 }

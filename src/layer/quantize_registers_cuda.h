@@ -13,6 +13,7 @@
 #include "core/scale_grid.h"
 #include "core/copies.h"
 #include "core/quantize_copies.h"
+#include "core/product.h"
 #include "cuda/rows.h"
 #include "cuda/quantize_values.h"
 #include "cuda/quantize_walk.h"
@@ -146,9 +147,26 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         fill(tegroup_impl_values_from<FROM>());
     }
     __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
+        if (call.desc.gather_input.rows > 0) {
+            fill_gathered();
+            return;
+        }
         const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
 #pragma unroll
         for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+    }
+    /* Of rows that an index picks: a lane looks one up for all that have it. */
+    __device__ __forceinline__ void fill_gathered() {
+        const int64_t mine = row + lane % PIECES;
+        int64_t picked = -1;
+        if (mine < shared.part_rows)
+            picked = tegroup_impl_gathered(&call.desc.gather_input, shared.in.row0 + of_group(mine));
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) {
+            const int64_t r = __shfl_sync(0xffffffffu, picked, (lane & 16) | down(k));
+            x[k].raw[0] = read(there(k) && r >= 0,
+                               (uint64_t)(shared.in.base + (r * shared.in.ld + col0 + first + at(k)) * BYTES));
+        }
     }
     /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
     static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
@@ -518,7 +536,9 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
                       outer_end = outer_left <= outer_most ? grid.outer_extent - outer0 : outers,
                       inner_end = inner_left <= inner_most ? grid.inner_extent - inner0 : inners;
         if (outer_end <= outers && inner_end <= inners) return;
+#pragma unroll 1
         for (int64_t o = threadIdx.x / 32; o < outer_end; o += blockDim.x / 32)
+#pragma unroll 1
             for (int64_t i = (o < outers ? inners : 0) + lane; i < inner_end; i += 32)
                 store_scale(columnwise, outer0 + o, inner0 + i, 0);
     }
@@ -531,10 +551,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
     tegroup_impl_quantize_registers_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     __shared__ uint4 turned[TILE ? TEGROUP_IMPL_QUANTIZE_STAGED / 16 : 1];
-    tegroup_impl_quantize_walk walk(call, shared);
+    constexpr bool NUMBERS = LANES == TEGROUP_IMPL_REGISTERS_ALL || LANES == 2; /* TENSOR, and NVFP4's global scales */
+    tegroup_impl_quantize_walk<NUMBERS> walk(call, shared);
     tegroup_impl_quantize_registers<LANES, CODE, TILE, FROM> part(
         call, shared, TILE ? turned : (uint4 *)tegroup_impl_quantize_memory());
-    tegroup_impl_quantize_store_groups(call, walk);
+    if (NUMBERS) tegroup_impl_quantize_store_groups(call, walk.fits);
     int32_t turn = 0;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work), turn++) {
         int64_t row0, col0;
@@ -547,6 +568,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
         for (int tiles = part.paired() ? 2 : 1; tiles > 0; tiles--) {
             if (TILE) part.encode_tile(turn);
             else part.encode_strip(turn);
+#pragma unroll 1
             for (int c = 0; c < (TILE ? TEGROUP_IMPL_COPIES : 1); c++)
                 if (part.edge && !tegroup_impl_scaled_as_one(&call.facts) && part.writes(c)) part.pad(c);
             if (tiles == 2) part.take_ups();
@@ -559,7 +581,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, FROM == 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
     tegroup_impl_quantize_clear_columns_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) walk.meet(work);
@@ -577,7 +599,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<false> walk(call, shared);
     tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;

@@ -118,7 +118,7 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_rows_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_rows<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
     uint32_t most = 0;
     int32_t g = -1;

@@ -218,6 +218,16 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_check_group_numbers(const tegrou
     return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(SCALE), error);
 }
 
+/* Whether a GPU has kernels that make values and quantise them at once, in registers: of the activations, and for the
+ * codes, that training steps in block FP8 have. dtype: of the values; t: what they are quantised to. */
+TEGROUP_IMPL_STATIC int tegroup_impl_makes_at_once(tegroup_activation activation, tegroup_dtype dtype, int gradient,
+                                                   const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return (activation == TEGROUP_ACTIVATION_SWIGLU || tegroup_impl_clamps(activation)) && dtype == TEGROUP_DTYPE_BF16
+           && facts->block_inner == 128 && facts->block_outer == 1 && !rule->divide
+           && (t->dtype == TEGROUP_DTYPE_F8E4M3 || (gradient && t->dtype == TEGROUP_DTYPE_F8E5M2));
+}
+
 /* A gradient's values may take input's place. */
 TEGROUP_IMPL_STATIC int tegroup_impl_values_in_place(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *t = &desc->output;

@@ -126,7 +126,9 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
                           rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
                       inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
         if (!copy.data || (outers <= rows && inners <= blocks)) return;
+#pragma unroll 1
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
+#pragma unroll 1
             for (int64_t i = (o < rows ? blocks : 0) + lane; i < inners; i += 32)
                 tegroup_impl_store_code(call.scale_dtype, copy.scales,
                                         tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
@@ -139,12 +141,12 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_strip<DTYPE> strip(call, shared, tegroup_impl_quantize_memory());
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, walk);
+    tegroup_impl_quantize_store_groups(call, walk.fits);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) {

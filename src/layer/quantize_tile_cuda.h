@@ -91,6 +91,7 @@ static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_i
 template <int BITS>
 static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype, char *data, int64_t at, int32_t n,
                                                              uint2 codes) {
+#pragma unroll 1
     for (int32_t e = 0; e < n; e++)
         tegroup_impl_store_code(dtype, data, at + e,
                                 (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
@@ -136,10 +137,11 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
         const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
         float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
-        if (!straddles) tegroup_impl_made_eight(desc, in, dy, scale, at, n, vector, y);
+        if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
+#pragma unroll 1
         for (int32_t e = 0; e < n && straddles; e++) {
             float one[8];
-            tegroup_impl_made_eight(desc, in, dy, scale, at + e, 1, false, one);
+            tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
             y[e] = one[0];
         }
 #pragma unroll
@@ -399,18 +401,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 
 /* What is one number a group, after its amax: the last block's work. */
 static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call) {
-    const tegroup_tensor *t = &call.desc.output;
-    for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
-        tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            copies[c] = tegroup_impl_copy_of(t, &call.facts, &call.view, g, c, &before);
-        tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
+    for (int32_t g = (int32_t)threadIdx.x; g < call.desc.output.shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const tegroup_block_scale one = tegroup_impl_quantize_group_scale(call, g);
+        tegroup_impl_store_group(&call.desc, &call.facts, &one, g);
     }
 }
 static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                          const tegroup_impl_quantize_walk &walk) {
-    if (blockIdx.x == gridDim.x - 1 && call.copies && walk.fits
+                                                                          bool fits) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies && fits
         && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
         tegroup_impl_quantize_store_numbers(call);
 }
@@ -421,13 +419,13 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_walk<true> walk(call, shared);
     tegroup_impl_quantize_piece<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    tegroup_impl_quantize_store_groups(call, walk);
+    tegroup_impl_quantize_store_groups(call, walk.fits);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work >= walk.part_end) {

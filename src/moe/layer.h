@@ -285,7 +285,7 @@ TEGROUP_IMPL_STATIC tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl
     if (run && tegroup_impl_moe_permutes(rows))
         TEGROUP_IMPL_TRY(tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error));
     if (!quantises) return TEGROUP_OK;
-    if (run) return tegroup_impl_quantize(quantize, stream, error);
+    if (run) return tegroup_impl_quantize_through(quantize, NULL, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
     return tegroup_impl_check_quantize_built(quantize, error);
 }

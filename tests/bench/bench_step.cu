@@ -6,10 +6,11 @@
  * has weight gradients of BF16: rows are quantised rowwise, and wgrad reads them as they were (TEGROUP_COLUMNWISE_BF16). In BF16
  * activations are in epilogues where AUTO has them.
  *
- * Arguments: a layer's name for that one alone; clamped or limited: SwiGLU of that kind; pairs: gates and ups alternate;
- * accumulate: main_grad is added to; e5m2: gradients are of that type; nodes: each launch by itself, as a captured step has them.
+ * Arguments: a layer's name for that one alone; tensor, row, mxfp8, mxfp4 or nvfp4: operands in that scaling, weights, too, in
+ * place of blocks; clamped or limited: SwiGLU of that kind; pairs: gates and ups alternate; accumulate: main_grad is added to;
+ * e5m2: gradients are of that type; nodes: each launch by itself, as a captured step has them.
  * Calls take turns in random order, 256 MB are written before each, medians of ROUNDS. Results are held against those of BF16: the
- * larger distance, relative to the size, is the last column, and must be below 0.1. Operands are random normal numbers. */
+ * larger distance, relative to the size, is the last column, and must be below 0.1, of FP4 0.4. Operands are random normal numbers. */
 #include <math.h>
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
@@ -42,6 +43,16 @@ static __global__ void distance(const void *a, const void *b, bool wide, size_t 
     atomicAdd(&sums[0], off), atomicAdd(&sums[1], size);
 }
 
+/* How operands are quantised. */
+static const struct format { const char *name; tegroup_dtype code; tegroup_scaling rows, weights; tegroup_scale_preset rule; } formats[] = {
+    {"block", TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128, TEGROUP_SCALE_TE_BLOCK},
+    {"tensor", TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR, TEGROUP_SCALE_TE_CURRENT},
+    {"row", TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW, TEGROUP_SCALE_FBGEMM_ROW},
+    {"mxfp8", TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8, TEGROUP_SCALE_TE_MXFP8},
+    {"mxfp4", TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALING_MXFP4, TEGROUP_SCALING_MXFP4, TEGROUP_SCALE_OCP_MX},
+    {"nvfp4", TEGROUP_DTYPE_F4E2M1, TEGROUP_SCALING_NVFP4, TEGROUP_SCALING_NVFP4, TEGROUP_SCALE_TE_NVFP4}};
+static format chosen = formats[0];
+
 /* A tensor as it is quantised, with room for both copies; or rowwise, with these values beside it. */
 static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_scaling scaling, void *values = NULL) {
     tegroup_layout layout;
@@ -51,6 +62,8 @@ static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_sc
     void **const buffers[] = {&t.data, &t.scale_inv, &t.columnwise_data, &t.columnwise_scale_inv};
     for (int i = 0; i < (values ? 2 : 4); i++) *buffers[i] = device((int64_t)layout.items[i].bytes);
     if (values) t.columnwise_data = values;
+    if (scaling == TEGROUP_SCALING_TENSOR || scaling == TEGROUP_SCALING_NVFP4) t.amax = (float *)device(4 * t.shape.groups);
+    if (scaling == TEGROUP_SCALING_NVFP4) t.global_scale_inv = (float *)device(4 * t.shape.groups);
     return t;
 }
 static tegroup_quantize_desc quantise_of(const tegroup_tensor &from, const tegroup_tensor &to) {
@@ -60,7 +73,7 @@ static tegroup_quantize_desc quantise_of(const tegroup_tensor &from, const tegro
     q.space = TEGROUP_SPACE_DEVICE;
     q.input = from, q.output = to;
     if (to.columnwise_order == TEGROUP_COLUMNWISE_BF16) q.output.columnwise_data = NULL; /* which is `from` */
-    q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
+    q.rule = tegroup_scale_rule_of(chosen.rule);
     return q;
 }
 
@@ -132,10 +145,12 @@ int main(int count_of_arguments, char **arguments) {
         pairs |= strcmp(arguments[i], "pairs") == 0;
         if (strcmp(arguments[i], "clamped") == 0) activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
         if (strcmp(arguments[i], "limited") == 0) activation = TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+        for (const format &f : formats) chosen = strcmp(arguments[i], f.name) == 0 ? f : chosen;
         for (const layer &l : layers) only = strcmp(arguments[i], l.name) == 0 ? l.name : only;
     }
-    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32, e4m3 = TEGROUP_DTYPE_F8E4M3, gradient = e5m2 ? TEGROUP_DTYPE_F8E5M2 : e4m3;
-    const tegroup_scaling row = TEGROUP_SCALING_BLOCK_1X128, square = TEGROUP_SCALING_BLOCK_128X128;
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32, code = chosen.code, gradient = e5m2 ? TEGROUP_DTYPE_F8E5M2 : code;
+    const tegroup_scaling row = chosen.rows, square = chosen.weights;
+    const double bound = code == TEGROUP_DTYPE_F4E2M1 ? 0.4 : 0.1;
     char *flush;
     double *sums, mean[KINDS] = {0};
     int count = 0, wrong = 0;
@@ -201,15 +216,15 @@ int main(int count_of_arguments, char **arguments) {
                 } else {
                     const tegroup_mlp_desc &b = of[0].mlp;
                     const bool mixed = kind == MIXED;
-                    m.activated_rule = m.grad_rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
-                    m.input = room_for(b.input, e4m3, row, mixed ? b.input.data : NULL);
+                    m.activated_rule = m.grad_rule = tegroup_scale_rule_of(chosen.rule);
+                    m.input = room_for(b.input, code, row, mixed ? b.input.data : NULL);
                     m.grad_output = room_for(b.grad_output, gradient, row, mixed ? b.grad_output.data : NULL);
-                    m.activated = room_for(b.activated, e4m3, row, mixed ? device(l.rows * l.h * 2) : NULL);
+                    m.activated = room_for(b.activated, code, row, mixed ? device(l.rows * l.h * 2) : NULL);
                     m.grad_preactivation = room_for(b.grad_preactivation, gradient, row, mixed ? device(l.rows * l.h * 4) : NULL);
                     c.quantise[0] = quantise_of(b.input, m.input);
                     c.quantise[1] = quantise_of(b.grad_output, m.grad_output);
-                    m.fc1.weight = room_for(b.fc1.weight, e4m3, square);
-                    m.fc2.weight = room_for(b.fc2.weight, e4m3, square);
+                    m.fc1.weight = room_for(b.fc1.weight, code, square);
+                    m.fc2.weight = room_for(b.fc2.weight, code, square);
                     const tegroup_quantize_desc weights[2] = {quantise_of(b.fc1.weight, m.fc1.weight), quantise_of(b.fc2.weight, m.fc2.weight)};
                     for (const tegroup_quantize_desc &w : weights) MUST(tegroup_quantize(&w, 0, &error));
                 }
@@ -260,12 +275,12 @@ int main(int count_of_arguments, char **arguments) {
                 if (work <= DY) printf(" %10s %10.1f %7s %10.1f\n", "", us[IN_FP8], "", us[MIXED]);
                 else printf(" %10.1f %10.1f %7.3f %10.1f %7.3f", us[IN_BF16], us[IN_FP8], us[IN_BF16] / us[IN_FP8], us[MIXED], us[IN_BF16] / us[MIXED]);
                 if (work == STEP) {
-                    printf(" %9.4f%s", worst, worst < 0.1 ? "" : "  WRONG"), count++;
+                    printf(" %9.4f%s", worst, worst < bound ? "" : "  WRONG"), count++;
                     for (int kind = IN_FP8; kind < KINDS; kind++) mean[kind] += log(us[IN_BF16] / us[kind]);
                 }
                 if (work > DY) printf("\n");
             }
-            wrong += !(worst < 0.1);
+            wrong += !(worst < bound);
             if (nodes)
                 for (int kind = 0; kind < KINDS; kind++) print_nodes(of[kind], kinds[kind]);
             fflush(stdout);
