@@ -7371,8 +7371,9 @@ enum {
     TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* whose tiles of 128 are 65,535: 16 bits count them */
 };
 
-/* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
-enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
+/* Where values come from: input as it lies, by tiles also as an index picks its rows; that by strips; gates and ups; or
+ * these and the gradient of what they make. */
+enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATHERED, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
 template <int FROM> struct tegroup_impl_values_from {}; /* so that no kernel compiles another one's way */
 
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
@@ -7485,27 +7486,37 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         }
         fill(tegroup_impl_values_from<FROM>());
     }
-    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
-        if (call.desc.gather_input.rows > 0) {
-            fill_gathered();
-            return;
-        }
-        const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
-#pragma unroll
-        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
-    }
-    /* Of rows that an index picks: a lane looks one up for all that have it. */
-    __device__ __forceinline__ void fill_gathered() {
+    /* Rows from the thread's first one on, by lanes: which row of input each is, or -1. Slots are 31 bits here, so that
+     * nothing is divided by a function. */
+    __device__ __forceinline__ int32_t picked() const {
+        const tegroup_gather &gather = call.desc.gather_input;
         const int64_t mine = row + lane % PIECES;
-        int64_t picked = -1;
-        if (mine < shared.part_rows)
-            picked = tegroup_impl_gathered(&call.desc.gather_input, shared.in.row0 + of_group(mine));
+        const uint32_t slots = max(1u, (uint32_t)gather.slots);
+        if (mine >= shared.part_rows) return -1;
+        const int64_t slot = gather.slot_of_row[shared.in.row0 + of_group(mine)];
+        return tegroup_impl_within(slot, gather.rows * slots) ? (int32_t)((uint32_t)slot / slots) : -1;
+    }
+    /* A piece from the row of these that lies so far on from `from`, or zeros. */
+    __device__ __forceinline__ void read_row(int32_t rows_on, const char *from, int32_t k) {
+        const int32_t r = __shfl_sync(0xffffffffu, rows_on, (lane & 16) | down(k));
+        x[k].raw[0] = read(there(k) && r >= 0, (uint64_t)from + (uint64_t)(uint32_t)r * (uint32_t)(call.in_ld * BYTES)
+                                                   + (uint64_t)at(k) * BYTES);
+    }
+    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
+        const bool gathers = call.desc.gather_input.rows > 0;
+        const char *from = shared.in.base + (col0 + first) * BYTES;
+        if (!TILE || !gathers) from += (shared.in.first + of_group(row) * call.in_ld) * BYTES;
+        const int32_t rows_on = TILE && gathers ? picked() : lane % PIECES;
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++) {
-            const int64_t r = __shfl_sync(0xffffffffu, picked, (lane & 16) | down(k));
-            x[k].raw[0] = read(there(k) && r >= 0,
-                               (uint64_t)(shared.in.base + (r * shared.in.ld + col0 + first + at(k)) * BYTES));
-        }
+        for (int32_t k = 0; k < PIECES; k++)
+            if (TILE) read_row(rows_on, from, k);
+            else x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+    }
+    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_GATHERED>) {
+        const char *const from = shared.in.base + (col0 + first) * BYTES;
+        const int32_t rows_on = picked();
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) read_row(rows_on, from, k);
     }
     /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
     static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
@@ -7934,12 +7945,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 }
 
 /* The groups' amax. */
+template <int FROM>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk<false> walk(call, shared);
-    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false, FROM> part(call, shared,
+                                                                                                       NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
@@ -7967,8 +7980,10 @@ static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
 
 /* Whether a call's values are read into registers as they lie, or as an index picks their rows. */
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_gather *gather = &call->desc.gather_input;
     return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->vectors
-           && tegroup_impl_in_pieces(&call->desc.input);
+           && tegroup_impl_in_pieces(&call->desc.input) && call->in_ld <= INT32_MAX / 2
+           && tegroup_impl_mul(gather->rows, tegroup_impl_max(1, gather->slots)) <= INT32_MAX;
 }
 
 /* Whether values are made in registers. */
@@ -8188,27 +8203,41 @@ static inline size_t tegroup_impl_cuda_staged(const tegroup_tensor *values) {
     return (size_t)(TEGROUP_IMPL_QUANTIZE_STAGED * tegroup_impl_bits(values->dtype) / 8);
 }
 
-template <int CODE, bool TILE>
+template <int CODE, bool TILE, int FROM>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
-    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
-                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE, FROM>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE, FROM>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE, FROM>;
 }
-template <bool TILE>
+template <bool TILE, int FROM>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
-                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
-    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
-    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
+        return call->facts.block_inner == 16
+                   ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE, FROM>
+                   : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE, FROM>;
+    case TEGROUP_DTYPE_F8E5M2:
+        if (FROM == TEGROUP_IMPL_FROM_GATHERED) /* where a scale is not of a block */
+            return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_F8E5M2, TILE, FROM>;
+        return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE, TEGROUP_IMPL_FROM_INPUT>(call);
+    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE, FROM>(call);
     }
 }
 
-/* The kernel of a call, by strips or by tiles; what an activation makes is made by tiles. */
+/* Whether a call's copies, if they are in registers, are made by strips: a rowwise copy alone whose blocks lie along
+ * the rows, of no activation. Of rows that an index picks, blocks of E5M2 are not, which gradients have, and these are
+ * many or have both copies. */
+static inline int tegroup_impl_goes_by_strips(const tegroup_impl_quantize_launch *call) {
+    return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->copies == 1 << TEGROUP_IMPL_ROWWISE
+           && call->facts.block_outer <= 1
+           && (call->desc.gather_input.rows == 0 || call->facts.block_inner == 0
+               || call->desc.output.dtype != TEGROUP_DTYPE_F8E5M2);
+}
+
+/* The kernel of a call, by strips or by tiles. */
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
     const tegroup_impl_quantize_launch *call, int strips) {
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
@@ -8221,7 +8250,9 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_f
     if (call->desc.activation != TEGROUP_ACTIVATION_UNSET)
         return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
-    return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+    if (!strips) return tegroup_impl_registers_kernel_of<true, TEGROUP_IMPL_FROM_INPUT>(call);
+    return call->desc.gather_input.rows > 0 ? tegroup_impl_registers_kernel_of<false, TEGROUP_IMPL_FROM_GATHERED>(call)
+                                            : tegroup_impl_registers_kernel_of<false, TEGROUP_IMPL_FROM_INPUT>(call);
 }
 
 /* A kernel that quantises in registers, by strips or by tiles. */
@@ -8259,9 +8290,8 @@ static inline tegroup_status tegroup_impl_cuda_clear_columns(tegroup_impl_quanti
                                     "stream", "the kernel must launch", error);
 }
 
-/* The copies of a call in registers: by strips where there is a rowwise copy alone whose blocks lie along the rows,
- * else by tiles. Of scaling ROW, whose columns have a scale each, strips make the rowwise copy and find amax of the
- * columns in the same read, and tiles make the other copy. */
+/* The copies of a call in registers, by strips or by tiles. Of scaling ROW, whose columns have a scale each, strips
+ * make the rowwise copy and find amax of the columns in the same read, and tiles make the other copy. */
 static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const int bits = tegroup_impl_bits(call->desc.output.dtype), columnwise = 1 << TEGROUP_IMPL_COLUMNWISE;
@@ -8270,11 +8300,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
-        return tegroup_impl_cuda_launch_registers(call,
-                                                  call->desc.activation == TEGROUP_ACTIVATION_UNSET
-                                                      && call->copies == 1 << TEGROUP_IMPL_ROWWISE
-                                                      && call->facts.block_outer <= 1,
-                                                  stream, error);
+        return tegroup_impl_cuda_launch_registers(call, tegroup_impl_goes_by_strips(call), stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;
@@ -8332,9 +8358,12 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_amax_kernel, blocks,
-                                                                      TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
-                                                  "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(desc->gather_input.rows > 0
+                                    ? tegroup_impl_quantize_amax_kernel<TEGROUP_IMPL_FROM_GATHERED>
+                                    : tegroup_impl_quantize_amax_kernel<TEGROUP_IMPL_FROM_INPUT>,
+                                blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+            "stream", "the kernel must launch", error));
         call.raises = 0;
     } else if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));

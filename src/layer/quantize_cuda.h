@@ -70,27 +70,41 @@ static inline size_t tegroup_impl_cuda_staged(const tegroup_tensor *values) {
     return (size_t)(TEGROUP_IMPL_QUANTIZE_STAGED * tegroup_impl_bits(values->dtype) / 8);
 }
 
-template <int CODE, bool TILE>
+template <int CODE, bool TILE, int FROM>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of_8_bits(
     const tegroup_impl_quantize_launch *call) {
     if (call->facts.block_inner == 0 || call->facts.block_outer > 1)
-        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE>;
-    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE>
-                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE>;
+        return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, CODE, TILE, FROM>;
+    return call->facts.block_inner == 128 ? tegroup_impl_quantize_registers_kernel<16, CODE, TILE, FROM>
+                                          : tegroup_impl_quantize_registers_kernel<4, CODE, TILE, FROM>;
 }
-template <bool TILE>
+template <bool TILE, int FROM>
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_of(
     const tegroup_impl_quantize_launch *call) {
     switch (call->desc.output.dtype) {
     case TEGROUP_DTYPE_F4E2M1:
-        return call->facts.block_inner == 16 ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE>
-                                             : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE>;
-    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE>(call);
-    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE>(call);
+        return call->facts.block_inner == 16
+                   ? tegroup_impl_quantize_registers_kernel<2, TEGROUP_DTYPE_F4E2M1, TILE, FROM>
+                   : tegroup_impl_quantize_registers_kernel<4, TEGROUP_DTYPE_F4E2M1, TILE, FROM>;
+    case TEGROUP_DTYPE_F8E5M2:
+        if (FROM == TEGROUP_IMPL_FROM_GATHERED) /* where a scale is not of a block */
+            return tegroup_impl_quantize_registers_kernel<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_F8E5M2, TILE, FROM>;
+        return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E5M2, TILE, TEGROUP_IMPL_FROM_INPUT>(call);
+    default: return tegroup_impl_registers_kernel_of_8_bits<TEGROUP_DTYPE_F8E4M3, TILE, FROM>(call);
     }
 }
 
-/* The kernel of a call, by strips or by tiles; what an activation makes is made by tiles. */
+/* Whether a call's copies, if they are in registers, are made by strips: a rowwise copy alone whose blocks lie along
+ * the rows, of no activation. Of rows that an index picks, blocks of E5M2 are not, which gradients have, and these are
+ * many or have both copies. */
+static inline int tegroup_impl_goes_by_strips(const tegroup_impl_quantize_launch *call) {
+    return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->copies == 1 << TEGROUP_IMPL_ROWWISE
+           && call->facts.block_outer <= 1
+           && (call->desc.gather_input.rows == 0 || call->facts.block_inner == 0
+               || call->desc.output.dtype != TEGROUP_DTYPE_F8E5M2);
+}
+
+/* The kernel of a call, by strips or by tiles. */
 static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_for(
     const tegroup_impl_quantize_launch *call, int strips) {
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
@@ -103,7 +117,9 @@ static inline tegroup_impl_quantize_kernel_type *tegroup_impl_registers_kernel_f
     if (call->desc.activation != TEGROUP_ACTIVATION_UNSET)
         return tegroup_impl_quantize_registers_kernel<16, TEGROUP_DTYPE_F8E4M3, true, TEGROUP_IMPL_FROM_GATES>;
 #endif
-    return strips ? tegroup_impl_registers_kernel_of<false>(call) : tegroup_impl_registers_kernel_of<true>(call);
+    if (!strips) return tegroup_impl_registers_kernel_of<true, TEGROUP_IMPL_FROM_INPUT>(call);
+    return call->desc.gather_input.rows > 0 ? tegroup_impl_registers_kernel_of<false, TEGROUP_IMPL_FROM_GATHERED>(call)
+                                            : tegroup_impl_registers_kernel_of<false, TEGROUP_IMPL_FROM_INPUT>(call);
 }
 
 /* A kernel that quantises in registers, by strips or by tiles. */
@@ -141,9 +157,8 @@ static inline tegroup_status tegroup_impl_cuda_clear_columns(tegroup_impl_quanti
                                     "stream", "the kernel must launch", error);
 }
 
-/* The copies of a call in registers: by strips where there is a rowwise copy alone whose blocks lie along the rows,
- * else by tiles. Of scaling ROW, whose columns have a scale each, strips make the rowwise copy and find amax of the
- * columns in the same read, and tiles make the other copy. */
+/* The copies of a call in registers, by strips or by tiles. Of scaling ROW, whose columns have a scale each, strips
+ * make the rowwise copy and find amax of the columns in the same read, and tiles make the other copy. */
 static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_quantize_launch *call,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const int bits = tegroup_impl_bits(call->desc.output.dtype), columnwise = 1 << TEGROUP_IMPL_COLUMNWISE;
@@ -152,11 +167,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_registers(tegroup_impl_q
                   && call->desc.output.dtype == (bits == 4 ? TEGROUP_DTYPE_F4E2M1 : TEGROUP_DTYPE_F8E4M3)
                   && call->scale_dtype == call->facts.scale_dtype;
     if (!tegroup_impl_scaled_by_line(&call->facts) || !(call->copies & columnwise))
-        return tegroup_impl_cuda_launch_registers(call,
-                                                  call->desc.activation == TEGROUP_ACTIVATION_UNSET
-                                                      && call->copies == 1 << TEGROUP_IMPL_ROWWISE
-                                                      && call->facts.block_outer <= 1,
-                                                  stream, error);
+        return tegroup_impl_cuda_launch_registers(call, tegroup_impl_goes_by_strips(call), stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_columns(call, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_launch_registers(call, 1, stream, error));
     call->copies = columnwise;
@@ -214,9 +225,12 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts) && tegroup_impl_reads_in_registers(&call)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_strips(&call, &blocks, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_quantize_amax_kernel, blocks,
-                                                                      TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
-                                                  "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(desc->gather_input.rows > 0
+                                    ? tegroup_impl_quantize_amax_kernel<TEGROUP_IMPL_FROM_GATHERED>
+                                    : tegroup_impl_quantize_amax_kernel<TEGROUP_IMPL_FROM_INPUT>,
+                                blocks, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+            "stream", "the kernel must launch", error));
         call.raises = 0;
     } else if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));

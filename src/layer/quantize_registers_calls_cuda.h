@@ -5,8 +5,10 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
+#include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
@@ -26,8 +28,10 @@ static inline int tegroup_impl_in_pieces(const tegroup_tensor *t) {
 
 /* Whether a call's values are read into registers as they lie, or as an index picks their rows. */
 static inline int tegroup_impl_reads_in_registers(const tegroup_impl_quantize_launch *call) {
+    const tegroup_gather *gather = &call->desc.gather_input;
     return call->desc.activation == TEGROUP_ACTIVATION_UNSET && call->vectors
-           && tegroup_impl_in_pieces(&call->desc.input);
+           && tegroup_impl_in_pieces(&call->desc.input) && call->in_ld <= INT32_MAX / 2
+           && tegroup_impl_mul(gather->rows, tegroup_impl_max(1, gather->slots)) <= INT32_MAX;
 }
 
 /* Whether values are made in registers. */

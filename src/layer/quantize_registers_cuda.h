@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
+#include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
@@ -13,7 +14,6 @@
 #include "core/scale_grid.h"
 #include "core/copies.h"
 #include "core/quantize_copies.h"
-#include "core/product.h"
 #include "cuda/rows.h"
 #include "cuda/quantize_values.h"
 #include "cuda/quantize_walk.h"
@@ -32,8 +32,9 @@ enum {
     TEGROUP_IMPL_REGISTERS_ROWS = 0x7fff80 /* whose tiles of 128 are 65,535: 16 bits count them */
 };
 
-/* Where values come from: input as it lies; gates and ups; or these and the gradient of what they make. */
-enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
+/* Where values come from: input as it lies, by tiles also as an index picks its rows; that by strips; gates and ups; or
+ * these and the gradient of what they make. */
+enum { TEGROUP_IMPL_FROM_INPUT, TEGROUP_IMPL_FROM_GATHERED, TEGROUP_IMPL_FROM_GATES, TEGROUP_IMPL_FROM_GRADIENT };
 template <int FROM> struct tegroup_impl_values_from {}; /* so that no kernel compiles another one's way */
 
 /* The rule that most calls have for blocks of 128, 32 and 16 values. A kernel that knows it finds a scale in a third of
@@ -146,27 +147,37 @@ template <int LANES, int CODE, bool TILE, int FROM = TEGROUP_IMPL_FROM_INPUT> st
         }
         fill(tegroup_impl_values_from<FROM>());
     }
-    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
-        if (call.desc.gather_input.rows > 0) {
-            fill_gathered();
-            return;
-        }
-        const char *from = shared.in.base + (shared.in.first + of_group(row) * call.in_ld + col0 + first) * BYTES;
-#pragma unroll
-        for (int32_t k = 0; k < PIECES; k++) x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
-    }
-    /* Of rows that an index picks: a lane looks one up for all that have it. */
-    __device__ __forceinline__ void fill_gathered() {
+    /* Rows from the thread's first one on, by lanes: which row of input each is, or -1. Slots are 31 bits here, so that
+     * nothing is divided by a function. */
+    __device__ __forceinline__ int32_t picked() const {
+        const tegroup_gather &gather = call.desc.gather_input;
         const int64_t mine = row + lane % PIECES;
-        int64_t picked = -1;
-        if (mine < shared.part_rows)
-            picked = tegroup_impl_gathered(&call.desc.gather_input, shared.in.row0 + of_group(mine));
+        const uint32_t slots = max(1u, (uint32_t)gather.slots);
+        if (mine >= shared.part_rows) return -1;
+        const int64_t slot = gather.slot_of_row[shared.in.row0 + of_group(mine)];
+        return tegroup_impl_within(slot, gather.rows * slots) ? (int32_t)((uint32_t)slot / slots) : -1;
+    }
+    /* A piece from the row of these that lies so far on from `from`, or zeros. */
+    __device__ __forceinline__ void read_row(int32_t rows_on, const char *from, int32_t k) {
+        const int32_t r = __shfl_sync(0xffffffffu, rows_on, (lane & 16) | down(k));
+        x[k].raw[0] = read(there(k) && r >= 0, (uint64_t)from + (uint64_t)(uint32_t)r * (uint32_t)(call.in_ld * BYTES)
+                                                   + (uint64_t)at(k) * BYTES);
+    }
+    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_INPUT>) {
+        const bool gathers = call.desc.gather_input.rows > 0;
+        const char *from = shared.in.base + (col0 + first) * BYTES;
+        if (!TILE || !gathers) from += (shared.in.first + of_group(row) * call.in_ld) * BYTES;
+        const int32_t rows_on = TILE && gathers ? picked() : lane % PIECES;
 #pragma unroll
-        for (int32_t k = 0; k < PIECES; k++) {
-            const int64_t r = __shfl_sync(0xffffffffu, picked, (lane & 16) | down(k));
-            x[k].raw[0] = read(there(k) && r >= 0,
-                               (uint64_t)(shared.in.base + (r * shared.in.ld + col0 + first + at(k)) * BYTES));
-        }
+        for (int32_t k = 0; k < PIECES; k++)
+            if (TILE) read_row(rows_on, from, k);
+            else x[k].raw[0] = read(there(k), piece_at(from, call.in_steps, k));
+    }
+    __device__ __forceinline__ void fill(tegroup_impl_values_from<TEGROUP_IMPL_FROM_GATHERED>) {
+        const char *const from = shared.in.base + (col0 + first) * BYTES;
+        const int32_t rows_on = picked();
+#pragma unroll
+        for (int32_t k = 0; k < PIECES; k++) read_row(rows_on, from, k);
     }
     /* Where a thread keeps the gradients of ups, while the gates' tile is encoded. */
     static __device__ __forceinline__ uint4 *kept() { return (uint4 *)tegroup_impl_quantize_memory() + threadIdx.x; }
@@ -595,12 +606,14 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 }
 
 /* The groups' amax. */
+template <int FROM>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_REGISTERS_RESIDENT)
     tegroup_impl_quantize_amax_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     typedef tegroup_impl_magnitudes<TEGROUP_DTYPE_BF16, true> magnitudes;
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk<false> walk(call, shared);
-    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false> part(call, shared, NULL);
+    tegroup_impl_quantize_registers<TEGROUP_IMPL_REGISTERS_ALL, TEGROUP_DTYPE_UNSET, false, FROM> part(call, shared,
+                                                                                                       NULL);
     uint32_t two = 0; /* largest magnitudes in a word */
     int32_t g = -1;
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {

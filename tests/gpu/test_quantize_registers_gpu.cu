@@ -211,8 +211,8 @@ TEST(quantize_registers_gpu, nan_that_shows) {
 
 /* ---- in registers ---- */
 
-/* Values of BF16 on the CPU and on the GPU: ragged or uniform, rows further apart than they are long, scales packed or
- * at strides, in parts, with a second level; one copy or both, a columnwise one as the data or transposed. Every byte of
+/* Values of BF16 on the CPU and on the GPU: ragged or uniform, rows further apart than they are long, or picked by an
+ * index that may lead anywhere, scales packed or at strides, in parts, with a second level; one copy or both, a columnwise one as the data or transposed. Every byte of
  * codes and scales, and of what lies around them. Returns 2 where the rule does not go with the scaling. */
 static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_scale_preset preset, tegroup_dtype dtype, int odd) {
     enum { ITEMS = 4 };
@@ -232,9 +232,11 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     /* asks: for amax, which ROW's columns in registers do not find; apart: not in registers. */
     const int asks = by_row && columnwise && rng_chance(r, 30),
               apart = asks || (by_row && (cols > 16384 || (columnwise && stored != TEGROUP_DTYPE_UNSET)));
+    const int gathers = ragged && rng_chance(r, 35);
+    const int64_t slots = rng_int(r, 1, 4), tokens = ROWS / slots, outside[] = {-1, INT64_MIN, INT64_MAX, (int64_t)1 << 32, tokens * slots};
     const int64_t in_ld = cols + 8 * rng_int(r, 0, 2), out_ld = cols + 8 * rng_int(r, 0, 2), each = 2 * rng_int(r, 1, 90),
                   all = ragged ? ROWS : GROUPS * each, blocks = facts->block_inner > 0 ? (cols + facts->block_inner - 1) / facts->block_inner : 1;
-    int64_t sizes[GROUPS];
+    int64_t sizes[GROUPS], index[ROWS];
     tegroup_error error;
     tegroup_layout layout;
     tegroup_quantize_desc on[2];
@@ -247,6 +249,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         if (sizes[g] > left) sizes[g] = left;
         if (sizes[g] > 0) left -= sizes[g];
     }
+    for (int64_t i = 0; i < ROWS; i++) index[i] = rng_chance(r, 85) ? rng_int(r, 0, tokens * slots - 1) : outside[rng_int(r, 0, 4)];
     uint16_t *values = (uint16_t *)malloc((size_t)(all * in_ld) * 2);
     for (int64_t i = 0; i < all * in_ld; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(16 * rng_unit(r) - 8));
     for (int64_t i = 0; i < all * in_ld && odd; i += 1 + rng_int(r, 0, 4000)) values[i] = rng_chance(r, 50) ? 0x7fc0 : 0xff80;
@@ -256,11 +259,12 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     for (int gpu = 0; gpu < 2 && right && goes; gpu++) {
         const tegroup_space space = gpu ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
         tegroup_quantize_desc *q = &on[gpu];
-        void *in = values, *where = snapshot, *counted = sizes, *of_groups = numbers[0];
+        void *in = values, *where = snapshot, *counted = sizes, *of_groups = numbers[0], *picks = index;
         memset(numbers[gpu], 0xff, sizeof numbers[gpu]);
         if (gpu) {
             in = room((size_t)(all * in_ld) * 2, 0), where = room(sizeof snapshot, 0), counted = room(sizeof sizes, 0), of_groups = room(sizeof numbers[0], 0xff);
-            copy_up(in, values, (size_t)(all * in_ld) * 2), copy_up(counted, sizes, sizeof sizes);
+            picks = room(sizeof index, 0);
+            copy_up(in, values, (size_t)(all * in_ld) * 2), copy_up(counted, sizes, sizeof sizes), copy_up(picks, index, sizeof index);
         }
         memset(q, 0, sizeof *q);
         q->struct_size = sizeof *q;
@@ -272,6 +276,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         } else q->input = tegroup_tensor_uniform(GROUPS, each, cols, TEGROUP_DTYPE_BF16, in);
         q->output = q->input;
         q->output.data = NULL;
+        if (gathers) q->gather_input.slot_of_row = (const int64_t *)picks, q->gather_input.rows = tokens, q->gather_input.slots = slots;
         q->input.ld = in_ld, q->output.ld = out_ld;
         q->output.dtype = dtype, q->output.scaling = scaling, q->output.scale_parts = parts;
         q->output.columnwise_order = turned ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
@@ -293,7 +298,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         built = gpu + 1;
         if (gpu) {
             tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&q->output);
-            call.desc = *q, call.plain = 1, call.vectors = tegroup_impl_cuda_in_vectors(&q->input);
+            call.desc = *q, call.plain = !gathers, call.vectors = tegroup_impl_cuda_in_vectors(&q->input);
             call.copies = wanted, call.raises = asks;
             right &= tegroup_impl_quantizes_in_registers(&call) == !apart;
         }
@@ -303,7 +308,7 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
         if (gpu) {
             MUST(cudaDeviceSynchronize());
             MUST(cudaMemcpy(numbers[1], of_groups, sizeof numbers[1], cudaMemcpyDeviceToHost));
-            room_free(in), room_free(where), room_free(counted), room_free(of_groups);
+            room_free(in), room_free(where), room_free(counted), room_free(of_groups), room_free(picks);
         }
     }
     int64_t other[ITEMS] = {0, 0, 0, 0}, all_other = 0;
@@ -322,9 +327,9 @@ static int in_registers(rng *r, int64_t cols, tegroup_scaling scaling, tegroup_s
     if (built == 2) all_other += memcmp(numbers[0], numbers[1], sizeof numbers[0]) != 0;
     free(values);
     if (!right || all_other > 0)
-        fprintf(stderr, "scaling %d, copies %d, turned %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, "
+        fprintf(stderr, "scaling %d, copies %d, turned %d, gathers %d, %ld columns, ld %ld and %ld, ragged %d, strided %d, parts %d, levels %d, "
                         "scales of type %d, preset %d, type %d, odd %d: %ld, %ld, %ld, %ld bytes differ %s %s\n",
-                (int)scaling, (int)wanted, turned, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, (int)stored, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
+                (int)scaling, (int)wanted, turned, gathers, (long)cols, (long)in_ld, (long)out_ld, ragged, strided, parts, levels, (int)stored, (int)preset, (int)dtype, odd, (long)other[0], (long)other[1],
                 (long)other[2], (long)other[3], error.field ? error.field : "", error.rule ? error.rule : "");
     return !goes ? 2 : right && all_other == 0;
 }
