@@ -6082,6 +6082,7 @@ struct tegroup_impl_quantize_shared {
     __align__(16) uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     tegroup_impl_before before, after; /* after: with the group itself */
+    int64_t works;                     /* of all groups */
     int64_t works_of, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
@@ -6293,10 +6294,10 @@ template <bool NUMBERS> struct tegroup_impl_quantize_walk {
                 mine[i] = before;
                 before += one;
             }
-            if (threadIdx.x == 31) shared.end = before;
+            if (threadIdx.x == 31) shared.works = before;
         }
         __syncthreads();
-        return shared.end;
+        return shared.works; /* which nobody writes any more */
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
