@@ -6065,12 +6065,13 @@ typedef struct tegroup_impl_quantize_launch {
     int32_t paired;                    /* 1: a work is a tile of gates and that of their ups */
     int32_t scale_bits;                /* of a stored scale */
     int64_t in_ld;                     /* of input, where no group has one of its own */
-    int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on */
+    int64_t in_steps[3], out_steps[3]; /* in registers: bytes from a thread's piece to those 1, 2 and 4 further on;
+                                          of input by strips alone */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
     tegroup_impl_scale_grid grids[TEGROUP_IMPL_COPIES]; /* as tegroup_impl_scale_grid_of_any makes them  */
     tegroup_snapshot_view view;                         /* where a snapshot has what; its header may be of another */
-    const int64_t *used; /* groups that have 0 here have no works; NULL: all have theirs */
+    const int64_t *used; /* groups that have 0 or less here have no works; NULL: all have theirs */
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
@@ -6268,7 +6269,8 @@ template <bool NUMBERS> struct tegroup_impl_quantize_walk {
         return !tegroup_impl_ragged(&call.desc.output.shape) || (fit.header && tegroup_impl_fits(&fit));
     }
 
-    /* What each thread has, of four kinds. It lies where the tables will be. */
+    /* What each thread's groups have: works, scales of either copy, elements of a transposed one. It lies where the
+     * tables will be. */
     typedef int64_t of_threads[TEGROUP_IMPL_QUANTIZE_THREADS];
     __device__ __forceinline__ of_threads *sums() const { return (of_threads *)shared.amax; }
 
