@@ -470,6 +470,63 @@ TEST(quantised_mlp, saved_bytes_by_copy) {
     }
 }
 
+/* Bytes of what a plan for a Hopper GPU, or the host, quantises from its workspace: none of 1x128 blocks that a kernel makes at once. */
+static int64_t quantised_from_workspace(tegroup_space space, tegroup_activation activation, tegroup_scaling scaling, tegroup_dtype code, tegroup_scale_preset preset,
+                                        tegroup_columnwise_order order, int trains) {
+    enum { E = 4, ROWS = 640, D = 256, H = 128 };
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90 | 1u << TEGROUP_BACKEND_PORTABLE};
+    const tegroup_shape rows = tegroup_shape_of(E, ROWS, D, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, space));
+    const int64_t gates = activation == TEGROUP_ACTIVATION_RELU ? H : 2 * H;
+    tegroup_mlp_desc d = {.struct_size = sizeof d};
+    tegroup_mlp_plan plan;
+    tegroup_layout layout;
+    tegroup_error error;
+    d.space = space, d.activation = activation;
+    d.fc1.weight = tegroup_tensor_uniform(E, gates, D, code, NULL), d.fc2.weight = tegroup_tensor_uniform(E, D, H, code, NULL);
+    d.input = tegroup_tensor_of(rows, D, code, NULL), d.out = tegroup_tensor_of(rows, D, bf16, NULL);
+    d.fc1.weight.scaling = d.fc2.weight.scaling = scaling == TEGROUP_SCALING_BLOCK_1X128 ? TEGROUP_SCALING_BLOCK_128X128 : scaling;
+    d.input.scaling = d.activated.scaling = scaling;
+    d.activated_rule = tegroup_scale_rule_of(preset);
+    if (trains) {
+        d.fc1.main_grad = tegroup_tensor_uniform(E, gates, D, TEGROUP_DTYPE_F32, NULL), d.fc2.main_grad = tegroup_tensor_uniform(E, D, H, TEGROUP_DTYPE_F32, NULL);
+        d.preactivation = tegroup_tensor_of(rows, gates, bf16, NULL), d.dgrad_out = d.out;
+        d.activated = tegroup_tensor_of(rows, H, code, NULL), d.grad_preactivation = tegroup_tensor_of(rows, gates, code, NULL);
+        d.activated.scaling = d.grad_preactivation.scaling = scaling;
+        d.grad_rule = d.activated_rule;
+        d.grad_output = d.input;
+        tegroup_tensor *const turned[] = {&d.input, &d.grad_output, &d.activated, &d.grad_preactivation, &d.fc1.weight, &d.fc2.weight};
+        for (int i = 0; i < 6; i++) turned[i]->columnwise_order = i < 4 ? order : TEGROUP_COLUMNWISE_TRANSPOSED;
+    }
+    if (tegroup_mlp_plan_make(&d, space == TEGROUP_SPACE_HOST ? NULL : &hopper, &plan, &error) != TEGROUP_OK) return printf("%s %s\n", error.field, error.rule), -1;
+    if (tegroup_mlp_layout(&plan, TEGROUP_MLP_WORKSPACE, &layout, &error) != TEGROUP_OK) return -1;
+    for (int i = 0; i < layout.count; i++)
+        if (strcmp(layout.items[i].name, "what is quantised") == 0) return (int64_t)layout.items[i].bytes;
+    return 0;
+}
+TEST(quantised_mlp, values_of_a_gpu_are_in_its_workspace) {
+    enum { ROWS = 640, H = 128, VALUE = 2 };
+    const tegroup_activation swiglu = TEGROUP_ACTIVATION_SWIGLU;
+    const tegroup_space gpu = TEGROUP_SPACE_DEVICE;
+    const tegroup_dtype fp8 = TEGROUP_DTYPE_F8E4M3, fp4 = TEGROUP_DTYPE_F4E2M1;
+    const tegroup_columnwise_order turned = TEGROUP_COLUMNWISE_TRANSPOSED;
+    const tegroup_scaling blocks = TEGROUP_SCALING_BLOCK_1X128, one = TEGROUP_SCALING_TENSOR;
+    for (int trains = 0; trains < 2; trains++) {
+        const int64_t values = ROWS * H * VALUE * (trains ? 2 : 1); /* of the gates' and ups' gradient, or of activated */
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, blocks, fp8, TEGROUP_SCALE_TE_BLOCK, turned, trains), 0);
+        ASSERT_EQ(quantised_from_workspace(gpu, TEGROUP_ACTIVATION_SWIGLU_LIMITED, blocks, fp8, TEGROUP_SCALE_TE_BLOCK, turned, trains), 0);
+        ASSERT_EQ(quantised_from_workspace(gpu, TEGROUP_ACTIVATION_GEGLU, blocks, fp8, TEGROUP_SCALE_TE_BLOCK, turned, trains), values);
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, blocks, fp8, TEGROUP_SCALE_DEEPSEEK, turned, trains), values); /* which divides */
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, one, fp8, TEGROUP_SCALE_TE_CURRENT, turned, trains), values);
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, TEGROUP_SCALING_ROW, fp8, TEGROUP_SCALE_FBGEMM_ROW, turned, trains), values);
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, TEGROUP_SCALING_MXFP8, fp8, TEGROUP_SCALE_TE_MXFP8, turned, trains), values);
+        ASSERT_EQ(quantised_from_workspace(gpu, swiglu, TEGROUP_SCALING_MXFP4, fp4, TEGROUP_SCALE_OCP_MX, turned, trains), values);
+        ASSERT_EQ(quantised_from_workspace(gpu, TEGROUP_ACTIVATION_RELU, one, fp8, TEGROUP_SCALE_TE_CURRENT, turned, trains), ROWS * H * VALUE);
+        ASSERT_EQ(quantised_from_workspace(TEGROUP_SPACE_HOST, swiglu, one, fp8, TEGROUP_SCALE_TE_CURRENT, turned, trains), 0);
+    }
+    ASSERT_EQ(quantised_from_workspace(gpu, swiglu, one, fp8, TEGROUP_SCALE_TE_CURRENT, TEGROUP_COLUMNWISE_BF16, 1), 0); /* they are the caller's */
+}
+
 /* Gates and ups apart: rows between the layers may be quantised forward, not as gradients. */
 TEST(quantised_mlp, gates_and_ups_apart) {
     rng r = rng_seed(5270);
